@@ -1,0 +1,46 @@
+# Every task of the project. `make` alone lists them.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format crds bench clean
+
+help: ## list the tasks
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/.installed ## create .venv and install the project with its development tools
+
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {v[0]}.{v[1]}; name another with: make PYTHON=/path/to/python3")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: install ## the main job on an embedded cluster; DEMO_ARGS="--for 60 --json demo.json"
+	$(BIN)/gpuscale demo $(DEMO_ARGS)
+
+test: install ## all tests that need nothing but Python; PYTEST_ARGS="-k name"
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: install ## lint, types, contracts between the parts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/contract
+
+format: install ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+crds: install ## write the custom resource definitions into the chart
+	$(BIN)/gpuscale crds --out charts/gpuscale/files/crds
+
+bench: install ## run the benchmarks; each prints a table and says what it isolates
+	@for b in bench/*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
+
+clean: ## remove what the tasks above made
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,33 @@
+"""``gpuscale``: one command, a few verbs. Each verb's module is imported only when it is asked for."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+VERBS = {
+    "run": ("controller.run", "run the operator against a cluster"),
+    "demo": ("controller.sandbox.demo", "the whole product on an embedded cluster, no GPU and no cluster needed"),
+    "decide": ("controller.offline", "one decision, or a sequence, offline, with its full trace"),
+    "crds": ("controller.crds", "print or write the custom resource definitions"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Dispatch to the verb's ``add_arguments`` and ``main``. Exit code 2 = bad usage or unreadable input."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="gpuscale", description="Scale GPU workloads and node pools.")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    asked = next((word for word in words if word in VERBS), None)
+    for verb, (module_name, summary) in VERBS.items():
+        verb_parser = verbs.add_parser(verb, help=summary, description=summary)
+        if verb == asked:
+            module = importlib.import_module(module_name)
+            module.add_arguments(verb_parser)
+            verb_parser.set_defaults(run=module.main)
+    args = parser.parse_args(words)
+    return int(args.run(args))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Where readings come from: exporters scraped directly, Prometheus."""

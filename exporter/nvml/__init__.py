@@ -1,0 +1,1 @@
+"""The driver's side of the exporter: the only place that imports pynvml."""

@@ -1,0 +1,97 @@
+"""Raw facts as plain values, in base units: what a source reads and a Snapshot holds.
+
+Why it exists: NVML, the simulation and the kubelet meet the publishing side only here. A field that is not
+known is None with its reason in ``absent``; it is never 0, NaN or text.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class AbsentReason(StrEnum):
+    """Why a value, or a whole GPU, is not there. The label value of the series that says so."""
+
+    NOT_SUPPORTED = "not_supported"
+    NO_PERMISSION = "no_permission"
+    LOST = "lost"
+    TIMEOUT = "timeout"
+    RESET_REQUIRED = "reset_required"
+    DRIVER_ERROR = "driver_error"
+    OUT_OF_RANGE = "out_of_range"
+    MIG_ENABLED = "mig_enabled"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReading:
+    """One process on one GPU. memory_used_bytes None = the driver does not tell."""
+
+    pid: int
+    gpu_uuid: str
+    memory_used_bytes: int | None
+    utilization_percent: float | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One GPU at one poll. ``fault`` set = the GPU as a whole could not be read; the values are then None.
+
+    uuid is the identity; index is a fact that may change. power_watts in W, temperature in degrees C,
+    utilisation in percent 0-100, memory in bytes (free is the driver's own figure, not capacity - used).
+    """
+
+    uuid: str
+    index: int
+    name: str
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    utilization_percent: float | None = None
+    memory_utilization_percent: float | None = None
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
+    processes: tuple[ProcessReading, ...] | None = None
+    fault: AbsentReason | None = None
+    absent: Mapping[str, AbsentReason] = field(default_factory=dict)
+    """field name above -> why it is None."""
+    read_seconds: float = 0.0
+    """How long this GPU's reading took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What one container holds: ids as the kubelet lists them (GPU-..., MIG-..., GPU-...::2).
+
+    ``pids`` is known only from the simulation; None = not known.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    device_ids: tuple[str, ...]
+    pids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """Whether a source (the driver, the kubelet) answers, and if not, why, as a reason and a sentence with the cure."""
+
+    up: bool
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The node at one moment. taken_at: Unix seconds. allocations None = the kubelet was not read."""
+
+    taken_at: float
+    gpus: tuple[GpuReading, ...]
+    allocations: tuple[Allocation, ...] | None
+    driver: SourceState
+    kubelet: SourceState
+    driver_version: str = ""
+    poll_seconds: float = 0.0

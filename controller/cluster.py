@@ -1,0 +1,399 @@
+"""The one client of the Kubernetes API: verbs on any kind, watch, scale, eviction, discovery.
+
+Why it exists: the hot verbs need full control over content type, resourceVersion, timeouts and retries, for any kind,
+without a generated class per kind. From the ``kubernetes`` package come only configuration and authentication.
+"""
+
+import asyncio
+import json
+import os
+import random
+import re
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
+
+from controller.api_errors import (
+    ApiError,
+    ConfigError,
+    Conflict,
+    Forbidden,
+    Gone,
+    NotFound,
+    Rejected,
+    TooMany,
+    Unauthorized,
+    Unreachable,
+    from_status,
+    one_line,
+    unreachable,
+)
+from controller.discovery import Discovery, Kind
+from controller.tls import ClientTls
+from controller.transport import Call, Connection, Credentials, Transport
+
+__all__ = [
+    "EVENT",
+    "LEASE",
+    "NODE",
+    "POD",
+    "ApiError",
+    "Cluster",
+    "ConfigError",
+    "Conflict",
+    "Connection",
+    "Forbidden",
+    "Gone",
+    "Kind",
+    "Listing",
+    "NotFound",
+    "Object",
+    "Rejected",
+    "Scale",
+    "TooMany",
+    "Unauthorized",
+    "Unreachable",
+]
+
+POD = Kind("", "v1", "pods", "Pod", namespaced=True)
+NODE = Kind("", "v1", "nodes", "Node", namespaced=False)
+EVENT = Kind("", "v1", "events", "Event", namespaced=True)
+LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
+
+FIELD_MANAGER = "gpuscale"
+PAGE_SIZE = 500
+LIST_RESTARTS = 3
+PLUGIN_SECONDS = 60.0
+SILENCE_SECONDS = 70.0
+"""An API server sends a bookmark every minute; a watch that is silent for longer is dead, whatever TCP says."""
+
+Content = Literal["merge", "json", "strategic", "apply"]
+Object = dict[str, Any]
+
+_CONTENT_TYPES: Mapping[Content, str] = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+    "apply": "application/apply-patch+yaml",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All objects of a list and the resourceVersion from which to watch."""
+
+    items: list[Object]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A ``/scale`` subresource. ``selector`` is a label selector as text, "" where the kind gives none."""
+
+    spec_replicas: int
+    status_replicas: int
+    selector: str
+    resource_version: str
+
+
+class Cluster:
+    """A cluster, through its API server. Every method raises ApiError or one of its subclasses."""
+
+    def __init__(self, connection: Connection, *, concurrency: int = 32) -> None:
+        """Must run in the event loop in which the methods are then called."""
+        self.connection = connection
+        self._transport = Transport(connection, concurrency=concurrency)
+        self._discovery = Discovery(self._fetch)
+
+    @classmethod
+    async def connect(
+        cls,
+        server: str | None = None,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        token: str | None = None,
+    ) -> Self:
+        """Make a client for a plain server URL, a kubeconfig, or the cluster this pod runs in; nothing is sent yet.
+
+        Without ``server`` and ``kubeconfig``: the service account of the pod, then the user's own kubeconfig.
+        ``token`` is a bearer token. Raises ConfigError where the configuration cannot be read.
+        """
+        return cls(await connection_from(server, kubeconfig, context, token))
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._transport.close()
+
+    async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
+        """One object."""
+        return await self._send(Call("GET", kind.path(namespace, name), urgent=kind == LEASE))
+
+    async def list(
+        self, kind: Kind, namespace: str | None = None, label_selector: str = "", field_selector: str = ""
+    ) -> Listing:
+        """All objects, read in pages; begins again, a few times, when the page token has become too old."""
+        restarts = 0
+        while True:
+            try:
+                return await self._pages(kind.path(namespace), _selectors(label_selector, field_selector))
+            except Gone:
+                restarts += 1
+                if restarts > LIST_RESTARTS:
+                    raise
+
+    async def watch(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        resource_version: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout_seconds: float = 300.0,
+        silence_seconds: float = SILENCE_SECONDS,
+        opened: Callable[[], None] | None = None,
+    ) -> AsyncIterator[tuple[str, Object]]:
+        """Events ``(ADDED | MODIFIED | DELETED | BOOKMARK, object)`` after ``resource_version``.
+
+        Ends when the server ends it, after ``timeout_seconds`` give or take a fifth. Raises Gone for a version that is
+        too old, Unreachable for a dead connection. A consumer that leaves early closes it (``contextlib.aclosing``).
+        """
+        seconds = max(1, round(timeout_seconds * random.uniform(0.8, 1.2)))  # noqa: S311 - jitter, not a secret
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(seconds),
+        } | _selectors(label_selector, field_selector)
+        call = Call("GET", kind.path(namespace), query)
+        async for line in self._transport.lines(call, silence_seconds=silence_seconds, opened=opened):
+            event = _event(line, f"WATCH {call.path}")
+            yield event
+
+    async def create(self, kind: Kind, obj: Mapping[str, Any], namespace: str | None = None) -> Object:
+        """Create; Conflict if it exists."""
+        call = Call("POST", kind.path(namespace), {"fieldManager": FIELD_MANAGER}, body=obj, urgent=kind == LEASE)
+        return await self._send(call)
+
+    async def replace(self, kind: Kind, obj: Mapping[str, Any], namespace: str | None = None) -> Object:
+        """Write the whole object; Conflict if ``metadata.resourceVersion`` is no longer the present one."""
+        path = kind.path(namespace, obj["metadata"]["name"])
+        return await self._send(Call("PUT", path, {"fieldManager": FIELD_MANAGER}, body=obj, urgent=kind == LEASE))
+
+    async def patch(
+        self,
+        kind: Kind,
+        name: str,
+        body: object,
+        namespace: str | None = None,
+        subresource: str = "",
+        content: Content = "merge",
+    ) -> Object:
+        """Change an object or its ``subresource`` (``status``, ``scale``); the result. ``apply`` takes fields over."""
+        query = {"fieldManager": FIELD_MANAGER} | ({"force": "true"} if content == "apply" else {})
+        path = kind.path(namespace, name, subresource)
+        return await self._send(Call("PATCH", path, query, body=body, content_type=_CONTENT_TYPES[content]))
+
+    async def delete(self, kind: Kind, name: str, namespace: str | None = None, uid: str = "") -> None:
+        """Delete; with ``uid`` only that very object (Conflict for a successor of the same name)."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}} if uid else None
+        await self._send(Call("DELETE", kind.path(namespace, name), body=body))
+
+    async def get_scale(self, kind: Kind, name: str, namespace: str | None = None) -> Scale:
+        """Read the size of any kind that has ``/scale``; NotFound for a kind that has none."""
+        return _scale(await self._send(Call("GET", kind.path(namespace, name, "scale"))))
+
+    async def patch_scale(
+        self, kind: Kind, name: str, namespace: str | None, replicas: int, resource_version: str
+    ) -> Scale:
+        """Set the size, if nobody has changed the object since ``resource_version`` was read; else Conflict."""
+        body = {"metadata": {"resourceVersion": resource_version}, "spec": {"replicas": replicas}}
+        return _scale(await self.patch(kind, name, body, namespace, "scale"))
+
+    async def evict(self, name: str, namespace: str, grace_seconds: int | None = None) -> None:
+        """Ask a pod to go. TooMany, at once, while a disruption budget forbids it; NotFound if it has gone."""
+        body: Object = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+        }
+        if grace_seconds is not None:
+            body["deleteOptions"] = {"gracePeriodSeconds": grace_seconds}
+        await self._send(Call("POST", POD.path(namespace, name, "eviction"), body=body, patient=False))
+
+    async def resolve(self, api_version: str, kind: str) -> Kind:
+        """Find the kind as this cluster serves it, from a cache; NotFound names what is missing."""
+        return await self._discovery.resolve(api_version, kind)
+
+    async def _send(self, call: Call) -> Object:
+        return await self._transport.request(call)
+
+    async def _fetch(self, path: str) -> Object:
+        return await self._send(Call("GET", path))
+
+    async def _pages(self, path: str, query: dict[str, str]) -> Listing:
+        items: list[Object] = []
+        page_token = ""
+        while True:
+            step = {"limit": str(PAGE_SIZE)} | query | ({"continue": page_token} if page_token else {})
+            page = await self._send(Call("GET", path, step))
+            items += _items(page, path)
+            metadata = page.get("metadata") or {}
+            page_token = metadata.get("continue") or ""
+            if not page_token:
+                return Listing(items, str(metadata.get("resourceVersion", "")))
+
+
+def _selectors(label_selector: str, field_selector: str) -> dict[str, str]:
+    return ({"labelSelector": label_selector} if label_selector else {}) | (
+        {"fieldSelector": field_selector} if field_selector else {}
+    )
+
+
+def _items(page: Object, path: str) -> list[Object]:
+    """Take a list's items; ``null``, which some servers write, is an empty list, a page without the key is none."""
+    if "items" not in page:
+        raise unreachable(f"GET {path} answered no list")
+    return page["items"] or []
+
+
+def _event(line: bytes, what: str) -> tuple[str, Object]:
+    try:
+        event = json.loads(line)
+        kind, obj = event["type"], event["object"]
+        metadata_is_there = kind == "ERROR" or isinstance(obj["metadata"], dict)
+    except (ValueError, KeyError, TypeError) as problem:
+        raise unreachable(f"{what} sent something that is not a watch event") from problem
+    if kind == "ERROR" or not metadata_is_there:
+        raise from_status(obj, what)
+    return kind, obj
+
+
+def _scale(obj: Object) -> Scale:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    selector = status.get("selector")
+    return Scale(
+        int(spec.get("replicas") or 0),
+        int(status.get("replicas") or 0),
+        selector if isinstance(selector, str) else "",
+        str((obj.get("metadata") or {}).get("resourceVersion", "")),
+    )
+
+
+async def connection_from(
+    server: str | None, kubeconfig: str | None, context: str | None, token: str | None
+) -> Connection:
+    """How to reach the cluster; see ``Cluster.connect``. Raises ConfigError."""
+    if server is not None and (kubeconfig or context):
+        raise ConfigError("give either a server or a kubeconfig, not both")
+    if server is not None:
+        return _from_server(server, token)
+    if kubeconfig is None and context is None:
+        inside = await _from_service_account()
+        if inside is not None:
+            return inside
+    return await _from_kubeconfig(kubeconfig, context)
+
+
+def _from_server(server: str, token: str | None) -> Connection:
+    url = urlsplit(server)
+    if url.scheme not in {"http", "https"} or not url.hostname or url.username:
+        raise ConfigError(f"the server must look like https://HOST:PORT, not {one_line(server)}")
+    credentials = Credentials(f"Bearer {token}" if token else "")
+    return Connection(server.rstrip("/"), credentials, ssl.create_default_context() if url.scheme == "https" else None)
+
+
+async def _from_service_account() -> Connection | None:
+    """Give the connection of a pod, None outside of one."""
+    library, settings = _library()
+
+    async def load(_force: bool) -> None:  # noqa: FBT001 - the shape of Credentials.load
+        library.load_incluster_config(settings, try_refresh_token=False)
+
+    try:
+        return await _from_library(settings, load)
+    except library.ConfigException as problem:
+        if "not set" in str(problem):
+            return None
+        raise ConfigError(f"the service account of this pod cannot be used: {problem}") from None
+
+
+async def _from_kubeconfig(path: str | None, context: str | None) -> Connection:
+    library, settings = _library()
+    wanted = path or library.KUBE_CONFIG_DEFAULT_LOCATION
+    if not _exists(wanted):
+        hint = "" if path else "; this is no pod either: name a kubeconfig or a server"
+        raise ConfigError(f"the kubeconfig {wanted} does not exist{hint}")
+    loader: Any = None
+
+    async def load(force: bool) -> None:  # noqa: FBT001 - the shape of Credentials.load
+        nonlocal loader
+        if loader is None:
+            loader = await library.load_kube_config(wanted, context, settings, persist_config=False)
+        elif force or not _token_without_end(loader):
+            vars(loader).pop("exec_plugin_expiry" if force else "", None)
+            await loader.load_and_set(settings)
+
+    try:
+        async with asyncio.timeout(PLUGIN_SECONDS):
+            connection = await _from_library(settings, load)
+    except Exception as problem:  # noqa: BLE001 - the library answers bad files with errors of any type
+        raise ConfigError(f"the kubeconfig {wanted} cannot be used: {_explained(problem)}") from None
+    if "exec" in (vars(loader).get("_user") or {}) and not (settings.api_key or settings.cert_file):
+        raise ConfigError(f"the kubeconfig {wanted} names a credential plugin that gave no credentials")
+    return connection
+
+
+def _exists(paths: str) -> bool:
+    """Whether one of the paths, joined as in KUBECONFIG, exists."""
+    return any(Path(part).expanduser().exists() for part in paths.split(os.pathsep) if part)
+
+
+def _token_without_end(loader: Any) -> bool:
+    """Whether a plugin gave a token without expiry: good until it is refused, so the plugin is not run each minute."""
+    return "exec" in (vars(loader).get("_user") or {}) and "exec_plugin_expiry" not in vars(loader)
+
+
+def _explained(problem: Exception) -> str:
+    """Give the library's reason without the piece of the file that it quotes, which may hold a token."""
+    if isinstance(problem, TimeoutError):
+        return f"its credential plugin did not end within {PLUGIN_SECONDS:g} s"
+    text = re.sub(r"\{.*\}", "...", str(problem), flags=re.DOTALL)
+    known = type(problem).__name__ in {"ConfigException", "PermissionError", "IsADirectoryError", "SSLError"}
+    return one_line(text) if known else "it is not a kubeconfig in YAML"
+
+
+def _library() -> tuple[Any, Any]:
+    """Import the configuration part of the package, late: a plain server URL saves its 20 MB and half a second."""
+    from kubernetes.aio import client, config
+
+    return config, client.Configuration()
+
+
+async def _from_library(settings: Any, load: Callable[[bool], Awaitable[None]]) -> Connection:
+    await load(False)
+    tls = None
+    if settings.host.startswith("https"):
+        tls = ClientTls(
+            settings.ssl_ca_cert,
+            settings.cert_file,
+            settings.key_file,
+            verify=settings.verify_ssl,
+            server_name=settings.tls_server_name,
+        )
+
+    async def header(force: bool) -> str:  # noqa: FBT001 - the shape of Credentials.load
+        await load(force)
+        if tls is not None:
+            tls.load(settings.cert_file, settings.key_file)
+        return _header(settings)
+
+    credentials = Credentials(_header(settings), header)
+    return Connection(settings.host.rstrip("/"), credentials, tls.context if tls else None, settings.proxy)
+
+
+def _header(settings: Any) -> str:
+    """Give the header without the line end that a token file may have."""
+    return " ".join(str(settings.api_key.get("BearerToken", "")).split())

@@ -20,6 +20,7 @@ class AbsentReason(StrEnum):
     DRIVER_ERROR = "driver_error"
     OUT_OF_RANGE = "out_of_range"
     MIG_ENABLED = "mig_enabled"
+    STALE = "stale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +96,7 @@ class Snapshot:
     kubelet: SourceState
     driver_version: str = ""
     poll_seconds: float = 0.0
+    polls: int = 0
+    """Polls since the start, this one included."""
+    driver_failures: int = 0
+    """Polls since the start at which the driver did not answer."""

@@ -1,0 +1,120 @@
+"""``gpuscale-exporter``: settings -> source, poller, server -> run until told to stop."""
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from aiohttp import web
+
+from exporter.kubelet import KubeletAllocations
+from exporter.poller import AllocationSource, Poller, Source
+from exporter.server import Pages
+from exporter.settings import Settings, SettingsError, parse
+from exporter.simulated import SimulatedSource
+
+log = logging.getLogger("exporter")
+
+CLOSE_SECONDS = 1.0
+"""How long a source may take to close, and open requests to finish: both together stay below 2 s."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0 = told to stop, or --once is done; 1 = the address cannot be served on; 2 = bad settings."""
+    try:
+        settings = parse(sys.argv[1:] if argv is None else argv, os.environ)
+    except SettingsError as bad:
+        print(f"gpuscale-exporter: {bad}", file=sys.stderr)
+        return 2
+    logging.basicConfig(
+        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    source, allocations = wire(settings)
+    try:
+        return asyncio.run(
+            once(settings, source, allocations) if settings.once else serve(settings, source, allocations)
+        )
+    except OSError as error:
+        print(f"gpuscale-exporter: {error}", file=sys.stderr)
+        return 1
+
+
+def wire(settings: Settings) -> tuple[Source, AllocationSource]:
+    """Return the source of readings and the source of allocations that the settings ask for."""
+    if settings.simulate:
+        simulated = SimulatedSource(settings.simulate, seed=settings.node)
+        return simulated, simulated
+    # the driver's library is loaded only where a driver is asked for
+    nvml = importlib.import_module("exporter.nvml.device")
+    return nvml.NvmlSource(settings.deadline), KubeletAllocations(settings.kubelet_socket, settings.deadline)
+
+
+async def once(settings: Settings, source: Source, allocations: AllocationSource) -> int:
+    """Poll once and print what a scrape would get."""
+    publication = await Poller(source, allocations, settings.node, settings.poll_seconds).poll()
+    sys.stdout.write(publication.fresh.plain.decode())
+    sys.stdout.flush()
+    await _close(source, allocations)
+    return 0
+
+
+async def serve(settings: Settings, source: Source, allocations: AllocationSource) -> int:
+    """Poll and serve until SIGTERM or SIGINT. Raises OSError if the address cannot be served on."""
+    stop = asyncio.create_task(_told_to_stop())
+    poller = Poller(source, allocations, settings.node, settings.poll_seconds)
+    pages = Pages(lambda: poller.latest, settings.node, settings.stale_after_seconds)
+    runner = web.AppRunner(pages.app(), access_log=None, shutdown_timeout=CLOSE_SECONDS / 2)
+    await runner.setup()
+    polling = asyncio.create_task(poller.run())
+    try:
+        await web.TCPSite(runner, settings.listen.host, settings.listen.port).start()
+        _announce(runner, settings)
+        await asyncio.wait((stop, polling), return_when=asyncio.FIRST_COMPLETED)
+        reason = polling.result() if polling.done() else ""
+    finally:
+        log.info("stopping")
+        stop.cancel()
+        polling.cancel()
+        await asyncio.gather(runner.cleanup(), _close(source, allocations))
+    if reason:
+        _start_again(reason)
+    return 0
+
+
+async def _told_to_stop() -> None:
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    await told.wait()
+
+
+def _start_again(reason: str) -> None:
+    log.warning("starting again as a new process: %s", reason)
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this very command, without a shell
+
+
+def _announce(runner: web.AppRunner, settings: Settings) -> None:
+    host, port = runner.addresses[0][:2]
+    log.info("serving node %s on http://%s:%s/metrics", settings.node, host, port)
+    if settings.address_file:
+        path = Path(settings.address_file)
+        # by rename, so that who waits for the file never reads half of it
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_text(f"{host}:{port}\n")
+        draft.replace(path)
+
+
+async def _close(source: Source, allocations: AllocationSource) -> None:
+    closing = {id(part): part for part in (source, allocations)}.values()
+    for part in closing:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(part.close(), CLOSE_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

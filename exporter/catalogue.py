@@ -1,0 +1,264 @@
+"""Every metric the exporter publishes, one row each: the only source of metric names.
+
+Why it exists: names, labels and units are read by the renderer, by the controller, by rules and by
+dashboards. All of them look here. Standard library only, so that any of them may import it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["node", "container", "health", "self"]
+Kind = Literal["gauge", "counter"]
+
+GPU_LABELS = ("node", "uuid", "model")
+CONTAINER_LABELS = (*GPU_LABELS, "namespace", "pod", "container")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """One family. ``unit`` "" = a plain number; ``labels`` in the printed order; compared by identity."""
+
+    name: str
+    level: Level
+    unit: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+    source: str
+
+
+def _node(name: str, unit: str, help_text: str, source: str, *more_labels: str) -> Metric:
+    return Metric(name, "node", unit, "gauge", (*GPU_LABELS, *more_labels), help_text, source)
+
+
+def _container(name: str, unit: str, help_text: str, source: str) -> Metric:
+    return Metric(name, "container", unit, "gauge", CONTAINER_LABELS, help_text, source)
+
+
+def _health(
+    name: str, labels: tuple[str, ...], help_text: str, source: str, *, unit: str = "", kind: Kind = "gauge"
+) -> Metric:
+    return Metric(name, "health", unit, kind, labels, help_text, source)
+
+
+def _self(name: str, labels: tuple[str, ...], help_text: str, *, unit: str = "", kind: Kind = "gauge") -> Metric:
+    return Metric(name, "self", unit, kind, labels, help_text, "prometheus_client")
+
+
+NODE_USAGE = _node(
+    "aom_node_gpu_usage",
+    "percent",
+    "Utilisation of the GPU: percent (0-100) of the driver's last sampling period in which a kernel ran.",
+    "GpuReading.utilization_percent",
+)
+NODE_MEMORY_FREE = _node(
+    "aom_node_gpu_memory_free_megabytes",
+    "megabytes",
+    "GPU memory that is free, by the driver's own figure. 1 MB = 2^20 bytes. Not the capacity.",
+    "GpuReading.memory_free_bytes",
+)
+NODE_MEMORY_CAPACITY = _node(
+    "aom_node_gpu_memory_capacity_megabytes",
+    "megabytes",
+    "All memory of the GPU, the part that the driver reserves included. 1 MB = 2^20 bytes.",
+    "GpuReading.memory_total_bytes",
+)
+NODE_MEMORY_USED = _node(
+    "aom_node_gpu_memory_used_megabytes",
+    "megabytes",
+    "GPU memory in use, without what the driver reserves for itself. 1 MB = 2^20 bytes.",
+    "GpuReading.memory_used_bytes",
+)
+NODE_MEMORY_RESERVED = _node(
+    "aom_node_gpu_memory_reserved_megabytes",
+    "megabytes",
+    "GPU memory that the driver reserves for itself. 1 MB = 2^20 bytes.",
+    "GpuReading.memory_reserved_bytes",
+)
+NODE_MEMORY_USAGE = _node(
+    "aom_node_gpu_memory_usage",
+    "percent",
+    "Used memory in percent (0-100) of the capacity.",
+    "GpuReading.memory_used_bytes / GpuReading.memory_total_bytes",
+)
+NODE_MEMORY_CONTROLLER_USAGE = _node(
+    "aom_node_gpu_memory_controller_usage",
+    "percent",
+    "Utilisation of the memory controller: percent (0-100) of the last sampling period in which memory was accessed.",
+    "GpuReading.memory_utilization_percent",
+)
+NODE_TEMPERATURE = _node(
+    "aom_node_gpu_temperature_centigrade",
+    "centigrade",
+    "Temperature of the GPU in degrees Celsius.",
+    "GpuReading.temperature_celsius",
+)
+NODE_POWER = _node(
+    "aom_node_gpu_power_watts", "watts", "Power that the board draws, in watts.", "GpuReading.power_watts"
+)
+NODE_INFO = _node(
+    "aom_node_gpu_info",
+    "",
+    "Always 1. Facts of the GPU that may change without its identity changing, such as its index.",
+    "GpuReading.index, Snapshot.driver_version",
+    "index",
+    "driver_version",
+)
+
+CONTAINER_USAGE = _container(
+    "aom_container_gpu_usage",
+    "percent",
+    "Utilisation of the GPU by the container in percent (0-100): the GPU's own where the container holds it alone, "
+    "else the sum over its processes, at most 100. Absent where it cannot be told apart.",
+    "GpuReading.utilization_percent or ProcessReading.utilization_percent",
+)
+CONTAINER_MEMORY_FREE = _container(
+    "aom_container_gpu_memory_free_megabytes",
+    "megabytes",
+    "Memory the container can still take: capacity - reserved by the driver - used by the container. Only where it "
+    "holds the GPU alone. 1 MB = 2^20 bytes. Not the capacity.",
+    "GpuReading.memory_total_bytes - GpuReading.memory_reserved_bytes - used",
+)
+CONTAINER_MEMORY_CAPACITY = _container(
+    "aom_container_gpu_memory_capacity_megabytes",
+    "megabytes",
+    "All memory of the GPU, where the container holds it alone, so that sums are true. 1 MB = 2^20 bytes.",
+    "GpuReading.memory_total_bytes",
+)
+CONTAINER_MEMORY_USED = _container(
+    "aom_container_gpu_memory_used_megabytes",
+    "megabytes",
+    "Memory the container uses on the GPU: the sum over its processes where the driver tells it, else, where the "
+    "container holds the GPU alone, the GPU's used memory. 1 MB = 2^20 bytes.",
+    "ProcessReading.memory_used_bytes or GpuReading.memory_used_bytes",
+)
+CONTAINER_MEMORY_USAGE = _container(
+    "aom_container_gpu_memory_usage",
+    "percent",
+    "Memory the container uses in percent (0-100) of the whole GPU's capacity.",
+    "used / GpuReading.memory_total_bytes",
+)
+
+DRIVER_UP = _health(
+    "gpuscale_driver_up",
+    ("node", "reason"),
+    "1 if the GPU driver (or the simulation) answered at the last poll, else 0 and the reason.",
+    "Snapshot.driver",
+)
+KUBELET_UP = _health(
+    "gpuscale_kubelet_up",
+    ("node", "reason"),
+    "1 if the kubelet told which container holds which GPU at the last poll, else 0 and the reason.",
+    "Snapshot.kubelet",
+)
+GPUS_EXPECTED = _health(
+    "gpuscale_gpus_expected", ("node",), "GPUs this node is known to have, absent ones included.", "Snapshot.gpus"
+)
+GPUS_SEEN = _health("gpuscale_gpus_seen", ("node",), "GPUs that could be read at the last poll.", "Snapshot.gpus")
+GPU_UP = _health(
+    "gpuscale_gpu_up", GPU_LABELS, "1 if the GPU could be read at the last poll, else 0.", "GpuReading.fault"
+)
+GPU_ABSENT = _health(
+    "gpuscale_gpu_absent",
+    (*GPU_LABELS, "reason"),
+    "1 for each GPU that could not be read at the last poll, with the reason. Its values are withdrawn.",
+    "GpuReading.fault",
+)
+GPU_CAPABILITY = _health(
+    "gpuscale_gpu_capability",
+    ("node", "uuid", "field", "reason"),
+    "0 for each field of a readable GPU that is not published, with the reason. Published fields have no series here.",
+    "GpuReading.absent",
+)
+GPU_READ_SECONDS = _health(
+    "gpuscale_gpu_read_seconds",
+    ("node", "uuid"),
+    "How long reading the GPU took at the last poll.",
+    "GpuReading.read_seconds",
+    unit="seconds",
+)
+CONTAINER_ATTRIBUTION = _health(
+    "gpuscale_container_attribution",
+    ("node", "uuid", "namespace", "pod", "container", "reason"),
+    "One series for each device a container holds: 1 if the container's use of it is published, else 0 and the "
+    "reason. uuid is the GPU's, or the id as the kubelet gives it where that names no GPU of this node.",
+    "Allocation",
+)
+SNAPSHOT_TIMESTAMP = _health(
+    "gpuscale_snapshot_timestamp_seconds",
+    ("node",),
+    "Unix time at which the values here began to be read.",
+    "Snapshot.taken_at",
+    unit="seconds",
+)
+POLL_DURATION = _health(
+    "gpuscale_poll_duration_seconds",
+    ("node",),
+    "How long the last poll took, from the first question to the last answer.",
+    "Snapshot.poll_seconds",
+    unit="seconds",
+)
+POLLS = _health(
+    "gpuscale_polls_total", ("node",), "Polls since the exporter started.", "Snapshot.polls", kind="counter"
+)
+DRIVER_FAILURES = _health(
+    "gpuscale_driver_failures_total",
+    ("node",),
+    "Polls since the exporter started at which the driver did not answer.",
+    "Snapshot.driver_failures",
+    kind="counter",
+)
+
+NODE: tuple[Metric, ...] = (
+    NODE_USAGE,
+    NODE_MEMORY_FREE,
+    NODE_MEMORY_CAPACITY,
+    NODE_MEMORY_USED,
+    NODE_MEMORY_RESERVED,
+    NODE_MEMORY_USAGE,
+    NODE_MEMORY_CONTROLLER_USAGE,
+    NODE_TEMPERATURE,
+    NODE_POWER,
+    NODE_INFO,
+)
+CONTAINER: tuple[Metric, ...] = (
+    CONTAINER_USAGE,
+    CONTAINER_MEMORY_FREE,
+    CONTAINER_MEMORY_CAPACITY,
+    CONTAINER_MEMORY_USED,
+    CONTAINER_MEMORY_USAGE,
+)
+HEALTH: tuple[Metric, ...] = (
+    DRIVER_UP,
+    KUBELET_UP,
+    GPUS_EXPECTED,
+    GPUS_SEEN,
+    GPU_UP,
+    GPU_ABSENT,
+    GPU_CAPABILITY,
+    GPU_READ_SECONDS,
+    CONTAINER_ATTRIBUTION,
+    SNAPSHOT_TIMESTAMP,
+    POLL_DURATION,
+    POLLS,
+    DRIVER_FAILURES,
+)
+SELF: tuple[Metric, ...] = (
+    _self("gpuscale_exporter_info", ("version",), "Always 1. The version of this exporter."),
+    _self("process_virtual_memory_bytes", (), "Virtual memory of the exporter.", unit="bytes"),
+    _self("process_resident_memory_bytes", (), "Resident memory of the exporter.", unit="bytes"),
+    _self("process_start_time_seconds", (), "Unix time at which the exporter started.", unit="seconds"),
+    _self("process_cpu_seconds_total", (), "CPU time of the exporter.", unit="seconds", kind="counter"),
+    _self("process_open_fds", (), "Open file descriptors of the exporter."),
+    _self("process_max_fds", (), "Most file descriptors the exporter may open."),
+    _self("python_gc_objects_collected_total", ("generation",), "Objects that gc collected.", kind="counter"),
+    _self("python_gc_objects_uncollectable_total", ("generation",), "Objects gc could not collect.", kind="counter"),
+    _self("python_gc_collections_total", ("generation",), "Runs of gc.", kind="counter"),
+    _self(
+        "python_info", ("implementation", "major", "minor", "patchlevel", "version"), "Always 1. The Python it runs on."
+    ),
+)
+CATALOGUE: tuple[Metric, ...] = (*NODE, *CONTAINER, *HEALTH, *SELF)
+"""Every row, in the order in which it is printed."""
+
+BY_NAME: dict[str, Metric] = {metric.name: metric for metric in CATALOGUE}

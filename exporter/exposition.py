@@ -1,0 +1,116 @@
+"""PURE: samples -> the bytes of a scrape, as Prometheus text and as OpenMetrics.
+
+Why it exists: rendering is the cost of an exporter. A sample's name and labels rarely change from poll to poll,
+so they are written once and kept; each poll then only adds the numbers.
+"""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from exporter.catalogue import CATALOGUE, Metric
+
+TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+OPENMETRICS_END = "# EOF\n"
+
+# level 1: 0.4 ms for 170 kB where level 6 takes 1.5 ms and saves half of the remaining 6 %
+GZIP_LEVEL = 1
+GZIP_FORMAT = 31  # zlib's number for a gzip header around the largest window
+
+Labels = tuple[str, ...]
+Families = Mapping[Metric, Mapping[Labels, float]]
+"""family -> label values in the order of ``Metric.labels`` -> value. A label set is in a family at most once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The same samples in both formats. ``openmetrics`` still lacks its end mark, so that texts can be joined."""
+
+    plain: str
+    openmetrics: str
+
+    def __add__(self, other: "Texts") -> "Texts":
+        return Texts(self.plain + other.plain, self.openmetrics + other.openmetrics)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A finished answer in the four forms that a scrape may ask for."""
+
+    plain: bytes
+    plain_gzip: bytes
+    openmetrics: bytes
+    openmetrics_gzip: bytes
+
+    def form(self, *, openmetrics: bool, gzip: bool) -> bytes:
+        """Return the bytes in the form asked for."""
+        if openmetrics:
+            return self.openmetrics_gzip if gzip else self.openmetrics
+        return self.plain_gzip if gzip else self.plain
+
+
+def finish(texts: Texts) -> Body:
+    """Texts -> bytes, plain and compressed. Characters that are not Unicode text become question marks."""
+    plain = texts.plain.encode("utf-8", "replace")
+    openmetrics = (texts.openmetrics + OPENMETRICS_END).encode("utf-8", "replace")
+    return Body(plain, _gzip(plain), openmetrics, _gzip(openmetrics))
+
+
+class Renderer:
+    """Families -> Texts. Keeps the written labels of the last call, and of no earlier one, so it cannot grow."""
+
+    def __init__(self) -> None:
+        self._prefixes: dict[Metric, dict[Labels, str]] = {}
+
+    def render(self, families: Families) -> Texts:
+        """Every non-empty family, in the order of the catalogue, each with its HELP and TYPE."""
+        kept: dict[Metric, dict[Labels, str]] = {}
+        plain: list[str] = []
+        openmetrics: list[str] = []
+        for metric in CATALOGUE:
+            rows = families.get(metric)
+            if not rows:
+                continue
+            lines, kept[metric] = self._lines(metric, rows)
+            heads = _HEADS[metric]
+            plain += (heads.plain, lines)
+            openmetrics += (heads.openmetrics, lines)
+        self._prefixes = kept
+        return Texts("".join(plain), "".join(openmetrics))
+
+    def _lines(self, metric: Metric, rows: Mapping[Labels, float]) -> tuple[str, dict[Labels, str]]:
+        known = self._prefixes.get(metric, {})
+        prefixes = {labels: known.get(labels) or _prefix(metric, labels) for labels in rows}
+        text = "".join([f"{prefix}{value}\n" for prefix, value in zip(prefixes.values(), rows.values(), strict=True)])
+        return text, prefixes
+
+
+def escape_label(value: str) -> str:
+    r"""Write a label value as both formats do: ``\`` ``"`` and newline escaped, carriage returns removed."""
+    if value.isalnum():
+        return value
+    return value.replace("\r", "").replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _prefix(metric: Metric, labels: Labels) -> str:
+    if not labels:
+        return metric.name + " "
+    pairs = zip(metric.labels, labels, strict=True)
+    return metric.name + "{" + ",".join([f'{name}="{escape_label(value)}"' for name, value in pairs]) + "} "
+
+
+def _heads(metric: Metric) -> Texts:
+    text = metric.help.replace("\\", r"\\").replace("\n", r"\n")
+    plain = f"# HELP {metric.name} {text}\n# TYPE {metric.name} {metric.kind}\n"
+    family = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
+    unit = f"# UNIT {family} {metric.unit}\n" if metric.unit and family.endswith("_" + metric.unit) else ""
+    quoted = text.replace('"', r"\"")
+    return Texts(plain, f"# HELP {family} {quoted}\n# TYPE {family} {metric.kind}\n{unit}")
+
+
+_HEADS: dict[Metric, Texts] = {metric: _heads(metric) for metric in CATALOGUE}
+
+
+def _gzip(data: bytes) -> bytes:
+    return zlib.compress(data, GZIP_LEVEL, GZIP_FORMAT)

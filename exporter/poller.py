@@ -1,0 +1,178 @@
+"""Readings and allocations -> one immutable Snapshot a period, rendered once.
+
+Why it exists: the driver is asked by the clock, never by a scrape. However many scrape, and whatever hangs, a scrape
+costs the copying of bytes that are ready.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from exporter import catalogue
+from exporter.exposition import Body, Families, Renderer, finish
+from exporter.process_metrics import ProcessMetrics
+from exporter.readings import AbsentReason, Allocation, GpuReading, Snapshot, SourceState
+from exporter.samples import collect, withdrawn
+
+log = logging.getLogger("exporter.poller")
+
+
+class Source(Protocol):
+    """Where readings come from: the driver or the simulation."""
+
+    @property
+    def driver_version(self) -> str:
+        """Version of the driver, "" while unknown."""
+
+    @property
+    def needs_restart(self) -> str | None:
+        """Why only a new process can read this driver; None = it need not be."""
+
+    async def read(self, now: float) -> tuple[tuple[GpuReading, ...], SourceState]:
+        """Every GPU of the node. Never raises, never blocks the loop, ends within its deadline."""
+
+    async def close(self) -> None:
+        """Let go of everything within 1 s, whatever hangs."""
+
+
+class AllocationSource(Protocol):
+    """Where allocations come from: the kubelet or the simulation."""
+
+    async def allocations(self) -> tuple[tuple[Allocation, ...] | None, SourceState]:
+        """Who holds what, or None and why. Never raises, never blocks the loop, ends within its deadline."""
+
+    async def close(self) -> None:
+        """Let go of everything within 1 s, whatever hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One finished poll. ``began``: monotonic time at which its reading began, so that ages do not follow the wall."""
+
+    snapshot: Snapshot
+    began: float
+    fresh: Body
+    stale: Body
+    """Health only: what is served once the snapshot is too old."""
+
+
+class Poller:
+    """Polls in a period of ``period_seconds``; ``latest`` is the last finished poll, None before the first."""
+
+    def __init__(
+        self,
+        source: Source,
+        allocations: AllocationSource,
+        node: str,
+        period_seconds: float,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.latest: Publication | None = None
+        self._source = source
+        self._allocations = allocations
+        self._node = node
+        self._period = period_seconds
+        self._wall = wall
+        self._monotonic = monotonic
+        self._own = ProcessMetrics()
+        self._renderer = Renderer()
+        self._stale_renderer = Renderer()
+        self._known: tuple[GpuReading, ...] = ()
+        self._polls = 0
+        self._failures = 0
+        self._told: set[tuple[str, ...]] = set()
+
+    async def run(self) -> str:
+        """Poll until only a new process can go on; returns why. A missed period is left out, not caught up."""
+        due = self._monotonic()
+        while True:
+            if reason := self._source.needs_restart:
+                return reason
+            try:
+                await self.poll()
+            except Exception:
+                log.exception("a poll failed; the values age and are withdrawn if this goes on")
+            due = max(due + self._period, self._monotonic())
+            await asyncio.sleep(due - self._monotonic())
+
+    async def poll(self) -> Publication:
+        """One poll, read and rendered. Becomes ``latest``."""
+        began = self._monotonic()
+        snapshot = await self._read(began)
+        # in a thread: compression lets go of the interpreter, and scrapes go on meanwhile
+        publication = await asyncio.to_thread(self._publish, snapshot, began)
+        self.latest = publication
+        return publication
+
+    async def _read(self, began: float) -> Snapshot:
+        taken_at = self._wall()
+        (gpus, driver), (allocations, kubelet) = await asyncio.gather(
+            self._source.read(taken_at), self._allocations.allocations()
+        )
+        self._polls += 1
+        self._failures += not driver.up
+        snapshot = Snapshot(
+            taken_at=taken_at,
+            gpus=self._with_known(gpus, driver),
+            allocations=allocations,
+            driver=driver,
+            kubelet=kubelet,
+            driver_version=self._source.driver_version,
+            poll_seconds=self._monotonic() - began,
+            polls=self._polls,
+            driver_failures=self._failures,
+        )
+        self._tell_sources(snapshot)
+        return snapshot
+
+    def _with_known(self, gpus: tuple[GpuReading, ...], driver: SourceState) -> tuple[GpuReading, ...]:
+        """While the driver does not answer, its GPUs are absent, not gone: they keep their identity."""
+        if driver.up:
+            self._known = gpus
+            return gpus
+        named = {gpu.uuid for gpu in gpus}
+        missing = (gpu for gpu in self._known if gpu.uuid not in named)
+        return gpus + tuple(
+            GpuReading(gpu.uuid, gpu.index, gpu.name, fault=AbsentReason.DRIVER_ERROR) for gpu in missing
+        )
+
+    def _publish(self, snapshot: Snapshot, began: float) -> Publication:
+        health, values = collect(snapshot, self._node)
+        self._tell_gpus(health)
+        stale_health, _ = collect(withdrawn(snapshot), self._node)
+        fresh = self._renderer.render({**values, **health}) + self._own.render()
+        return Publication(snapshot, began, finish(fresh), finish(self._stale_renderer.render(stale_health)))
+
+    def _tell_sources(self, snapshot: Snapshot) -> None:
+        before = self.latest.snapshot if self.latest else None
+        for name, was, now in (
+            ("driver", before and before.driver, snapshot.driver),
+            ("kubelet", before and before.kubelet, snapshot.kubelet),
+        ):
+            if was and (was.up, was.reason) == (now.up, now.reason):
+                continue
+            if now.up:
+                log.info("%s answers", name)
+            else:
+                level = logging.INFO if now.reason == "off" else logging.WARNING
+                log.log(level, "%s does not answer (%s): %s", name, now.reason, now.message)
+
+    def _tell_gpus(self, health: Families) -> None:
+        """One line for each (GPU, field) and each GPU that becomes absent, not one a poll."""
+        absent = set(health.get(catalogue.GPU_ABSENT, ()))
+        for labels in absent - self._told:
+            log.warning("GPU %s (%s) is absent: %s", *labels[1:])
+        fields = set(health.get(catalogue.GPU_CAPABILITY, ()))
+        for labels in fields - self._told:
+            log.info("GPU %s: %s is not published: %s", *labels[1:])
+        gpus = {labels[1] for labels in health.get(catalogue.GPU_UP, ())}
+        # a field that comes and goes is told once; a GPU that is absent again is told again
+        remembered = {labels for labels in self._told if labels[1] in gpus and labels[2] in _FIELDS}
+        self._told = remembered | absent | fields
+
+
+_FIELDS = frozenset(GpuReading.__dataclass_fields__)

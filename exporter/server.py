@@ -1,0 +1,155 @@
+"""Serves the bytes of the last poll, and looks at their age at each scrape.
+
+Why it exists: a scrape must cost next to nothing, and a poller that starves must not freeze the values that
+Prometheus sees. Past the age limit only health is served.
+"""
+
+import functools
+import html
+import time
+from collections.abc import Callable
+
+from aiohttp import web
+
+from exporter.exposition import OPENMETRICS_CONTENT_TYPE, TEXT_CONTENT_TYPE
+from exporter.poller import Publication
+
+_OPENMETRICS_VERSIONS = {"1.0.0", ""}
+
+
+class Pages:
+    """The HTTP answers. ``latest`` gives the last publication; ``monotonic`` is the clock it was made by."""
+
+    def __init__(
+        self,
+        latest: Callable[[], Publication | None],
+        node: str,
+        stale_after_seconds: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._latest = latest
+        self._node = node
+        self._stale_after = stale_after_seconds
+        self._monotonic = monotonic
+
+    def app(self) -> web.Application:
+        """Build the application with all its routes."""
+        app = web.Application()
+        app.router.add_get("/", self.landing)
+        app.router.add_get("/metrics", self.metrics)
+        app.router.add_get("/metrics/native", self.metrics)
+        app.router.add_get("/healthz", self.healthz)
+        app.router.add_get("/readyz", self.readyz)
+        return app
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Serve the exposition in the form the client prefers. ``Age``: seconds since its values began to be read."""
+        publication = self._latest()
+        if publication is None:
+            return web.Response(status=503, text="the first poll is not finished\n", headers={"Retry-After": "1"})
+        age = max(0.0, self._monotonic() - publication.began)
+        body = publication.fresh if age <= self._stale_after else publication.stale
+        openmetrics, gzip = negotiate(request.headers.get("Accept", ""), request.headers.get("Accept-Encoding", ""))
+        headers = _HEADERS[openmetrics, gzip] | {"Age": f"{age:.3f}"}
+        return web.Response(body=body.form(openmetrics=openmetrics, gzip=gzip), headers=headers)
+
+    async def healthz(self, _request: web.Request) -> web.Response:
+        """Say that the process serves: all that a restart could mend."""
+        return web.Response(text="ok\n")
+
+    async def readyz(self, _request: web.Request) -> web.Response:
+        """Say whether the first poll has finished, whatever it found."""
+        if self._latest() is None:
+            return web.Response(status=503, text="the first poll is not finished\n")
+        return web.Response(text="ok\n")
+
+    async def landing(self, _request: web.Request) -> web.Response:
+        """Show what this is, how it is, and where to go."""
+        text = _PAGE.format(node=html.escape(self._node), state=self._state())
+        return web.Response(text=text, content_type="text/html")
+
+    def _state(self) -> str:
+        publication = self._latest()
+        if publication is None:
+            return "<p>The first poll is not finished.</p>"
+        snapshot = publication.snapshot
+        age = self._monotonic() - publication.began
+        seen = sum(gpu.fault is None for gpu in snapshot.gpus)
+        rows = {
+            "GPUs": f"{seen} of {len(snapshot.gpus)} readable",
+            "driver": snapshot.driver_version if snapshot.driver.up else snapshot.driver.message,
+            "kubelet": "answers" if snapshot.kubelet.up else snapshot.kubelet.message,
+            "last poll": f"{age:.1f} s ago" + (": too old, values are withdrawn" if age > self._stale_after else ""),
+        }
+        cells = (f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in rows.items())
+        return "<table>" + "".join(cells) + "</table>"
+
+
+@functools.lru_cache(maxsize=64)
+def negotiate(accept: str, accept_encoding: str) -> tuple[bool, bool]:
+    """Read the headers Accept and Accept-Encoding as: the client prefers OpenMetrics, and whether gzip."""
+    return _prefers_openmetrics(accept), _prefers_gzip(accept_encoding)
+
+
+def _prefers_openmetrics(accept: str) -> bool:
+    openmetrics = text = 0.0
+    for media, parameters in _weighted(accept):
+        if media == "application/openmetrics-text" and parameters.get("version", "") in _OPENMETRICS_VERSIONS:
+            openmetrics = max(openmetrics, _quality(parameters))
+        elif media in {"text/plain", "text/*", "*/*"}:
+            text = max(text, _quality(parameters))
+    return openmetrics > 0 and openmetrics >= text
+
+
+def _prefers_gzip(accept_encoding: str) -> bool:
+    quality = {coding: _quality(parameters) for coding, parameters in _weighted(accept_encoding)}
+    gzip = quality.get("gzip", quality.get("*", 0.0))
+    # identity that is not named is acceptable, but never preferred
+    return gzip > 0 and gzip >= quality.get("identity", 0.0)
+
+
+def _weighted(header: str) -> list[tuple[str, dict[str, str]]]:
+    """``a;x=1;q=0.5, b`` -> [(a, {x: 1, q: 0.5}), (b, {})], in lower case."""
+    found = []
+    for item in header.lower().split(","):
+        name, *parts = (part.strip() for part in item.split(";"))
+        pairs = (part.partition("=") for part in parts)
+        found.append((name, {key.strip(): value.strip().strip('"') for key, _, value in pairs}))
+    return found
+
+
+def _quality(parameters: dict[str, str]) -> float:
+    try:
+        quality = float(parameters.get("q", "1"))
+    except ValueError:
+        return 0.0
+    return quality if 0 <= quality <= 1 else 0.0
+
+
+def _answer_headers(*, openmetrics: bool, gzip: bool) -> dict[str, str]:
+    headers = {
+        "Content-Type": OPENMETRICS_CONTENT_TYPE if openmetrics else TEXT_CONTENT_TYPE,
+        "Vary": "Accept, Accept-Encoding",
+    }
+    return headers | ({"Content-Encoding": "gzip"} if gzip else {})
+
+
+_HEADERS = {
+    (openmetrics, gzip): _answer_headers(openmetrics=openmetrics, gzip=gzip)
+    for openmetrics in (False, True)
+    for gzip in (False, True)
+}
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>gpuscale-exporter</title>
+<style>body {{ font: 16px/1.5 system-ui, sans-serif; margin: 3em auto; max-width: 40em }}
+th {{ text-align: left; padding-right: 1em; vertical-align: top }}</style></head>
+<body><h1>gpuscale-exporter</h1>
+<p>Publishes what is true about the GPUs of node <b>{node}</b>.</p>
+{state}
+<ul><li><a href="/metrics">/metrics</a> for Prometheus (text or OpenMetrics, gzip)</li>
+<li><a href="/metrics/native">/metrics/native</a> always in the native names</li>
+<li><a href="/healthz">/healthz</a> the process serves</li>
+<li><a href="/readyz">/readyz</a> the first poll has finished</li></ul>
+</body></html>
+"""

@@ -1,0 +1,190 @@
+"""The exporter's settings: one frozen dataclass whose fields are the table of flag, variable, default and help.
+
+Why it exists: a setting is written once. A wrong command line or environment is reported whole, in one sentence,
+not fault by fault.
+"""
+
+import argparse
+import dataclasses
+import math
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from exporter.simulated import MODELS, SPEC
+
+ENVIRONMENT_PREFIX = "GPUSCALE_EXPORTER_"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+class SettingsError(Exception):
+    """Every fault of the command line and the environment. str() is one line."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = tuple(faults)
+
+
+class Address(NamedTuple):
+    """Where to listen. port 0 = any free one."""
+
+    host: str
+    port: int
+
+
+def _address(text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise ValueError("must be HOST:PORT with a port of 0 to 65535, such as 0.0.0.0:9836")
+    return Address(host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port))
+
+
+def _seconds(smallest: float) -> Callable[[str], float]:
+    def convert(text: str) -> float:
+        complaint = f"must be a number of seconds from {smallest:g} to 3600"
+        try:
+            seconds = float(text)
+        except ValueError:
+            raise ValueError(complaint) from None
+        if not math.isfinite(seconds) or not smallest <= seconds <= 3600:
+            raise ValueError(complaint)
+        return seconds
+
+    return convert
+
+
+def _polls(text: str) -> int:
+    if not text.isdecimal() or not 2 <= int(text) <= 1000:
+        raise ValueError("must be a whole number from 2 to 1000")
+    return int(text)
+
+
+def _simulation(text: str) -> str:
+    asked = SPEC.fullmatch(text)
+    if asked and asked["model"].upper() not in MODELS:
+        raise ValueError(f"names an unknown model {asked['model']}; known are {', '.join(MODELS)}, or give a file")
+    if text and not asked and not re.search(r"[/.]", text) and not Path(text).exists():
+        raise ValueError("must be COUNTxMODEL, such as 8xH100, or the path of a JSON file")
+    return text
+
+
+def _yes_no(text: str) -> bool:
+    if text.lower() not in {"true", "false", "1", "0"}:
+        raise ValueError("must be true or false")
+    return text.lower() in {"true", "1"}
+
+
+def _level(text: str) -> str:
+    if text.lower() not in LOG_LEVELS:
+        raise ValueError(f"must be one of {', '.join(LOG_LEVELS)}")
+    return text.lower()
+
+
+def _setting(default: str, help_text: str, convert: Callable[[str], object]) -> Any:
+    metadata = {"default": default, "help": help_text, "convert": convert}
+    return dataclasses.field(default=convert(default), metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings. Each field's flag is --its-name, its variable GPUSCALE_EXPORTER_ITS_NAME; the flag wins."""
+
+    listen: Address = _setting(  # noqa: RUF009 - a field, made from its row
+        "0.0.0.0:9836", "address to serve on, HOST:PORT; port 0 takes a free one", _address
+    )
+    address_file: str = _setting("", "write the address that is served on to this file", str)
+    node: str = _setting("", "name of the node in all series; default: $NODE_NAME, else the host's name", str)
+    poll_seconds: float = _setting("1", "time between two polls of the driver", _seconds(0.05))
+    deadline_seconds: float = _setting(
+        "0", "how long one GPU, or the kubelet, may take; 0 = half of the polls that may be missed", _seconds(0)
+    )
+    stale_polls: int = _setting("3", "polls after which values that are not renewed are withdrawn", _polls)
+    simulate: str = _setting(
+        "", "no driver: COUNTxMODEL, such as 8xH100, or a JSON file re-read at each poll", _simulation
+    )
+    kubelet_socket: str = _setting(
+        "/var/lib/kubelet/pod-resources/kubelet.sock", 'socket of the pod-resources API; "" = no container series', str
+    )
+    once: bool = _setting("false", "poll once, print what a scrape would get, and exit", _yes_no)
+    log_level: str = _setting("info", f"one of {', '.join(LOG_LEVELS)}", _level)
+
+    @property
+    def deadline(self) -> float:
+        """Seconds one GPU or the kubelet may take. A poll that waits that long still ends before values go stale."""
+        return self.deadline_seconds or (self.stale_polls - 1) * self.poll_seconds / 2
+
+    @property
+    def stale_after_seconds(self) -> float:
+        """Age in seconds past which values are withdrawn."""
+        return self.stale_polls * self.poll_seconds
+
+
+def parse(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """Take flags, then variables, then defaults. Raises SettingsError with all faults; --help exits with 0."""
+    faults: list[str] = []
+    given = _flags(argv, faults)
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(Settings):
+        name, text = _text(field.name, given, environment)
+        if text is None:
+            continue
+        try:
+            values[field.name] = field.metadata["convert"](text)
+        except ValueError as fault:
+            faults.append(f"{name} {fault}, not {text!r}")
+    settings = Settings(**values)
+    faults += _together(settings)
+    if faults:
+        raise SettingsError(faults)
+    return dataclasses.replace(settings, node=settings.node or environment.get("NODE_NAME") or socket.gethostname())
+
+
+def _together(settings: Settings) -> list[str]:
+    room = (settings.stale_polls - 1) * settings.poll_seconds
+    if settings.deadline < room:
+        return []
+    return [
+        f"--deadline-seconds must be below {room:g} (poll seconds x (stale polls - 1)), not {settings.deadline:g}: "
+        "one GPU that hangs would else make the others stale"
+    ]
+
+
+def _text(field: str, given: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, str | None]:
+    """Where a setting was given, and its text; None = nowhere."""
+    variable = _variable(field)
+    if field in given:
+        return _flag(field), given[field]
+    return variable, environment.get(variable)
+
+
+def _flag(field: str) -> str:
+    return "--" + field.replace("_", "-")
+
+
+def _variable(field: str) -> str:
+    return ENVIRONMENT_PREFIX + field.upper()
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise SettingsError([message])
+
+
+def _flags(argv: Sequence[str], faults: list[str]) -> dict[str, str]:
+    """Return the flags that were given, as text. Unknown words are added to the faults."""
+    parser = _Parser(
+        prog="gpuscale-exporter",
+        description="Publishes what is true about the GPUs of this node.",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    for field in dataclasses.fields(Settings):
+        default = field.metadata["default"]
+        text = f"{field.metadata['help']} (${_variable(field.name)}{f', default {default}' if default else ''})"
+        switch: dict[str, Any] = {"action": "store_const", "const": "true"} if field.type is bool else {"metavar": "X"}
+        parser.add_argument(_flag(field.name), dest=field.name, help=text.replace("%", "%%"), **switch)
+    given, unknown = parser.parse_known_args(list(argv))
+    faults += [f"unknown argument {word!r}, see --help" for word in unknown]
+    return vars(given)

@@ -1,0 +1,315 @@
+"""GPUs that are not there: the same readings and allocations from ``8xH100`` or from a JSON file.
+
+Why it exists: the exporter, and all that reads it, can be run, tested and shown without a GPU. The file is the
+one seam of every simulation; it is read again at each poll, so that whoever writes it moves the world.
+"""
+
+import json
+import math
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from exporter.readings import AbsentReason, Allocation, GpuReading, ProcessReading, SourceState
+
+SPEC = re.compile(r"(?P<count>[1-9][0-9]{0,2})x(?P<model>[A-Za-z][A-Za-z0-9-]*)")
+SPEC_DRIVER = "550.54.15"
+UP = SourceState(up=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A GPU model: the driver's name of it, its memory in MiB, and the watts it draws idle and at most."""
+
+    name: str
+    memory_mib: int
+    idle_watts: float
+    max_watts: float
+
+
+MODELS: dict[str, Model] = {
+    "T4": Model("Tesla T4", 15360, 10, 70),
+    "V100": Model("Tesla V100-SXM2-32GB", 32768, 40, 300),
+    "L4": Model("NVIDIA L4", 23034, 16, 72),
+    "L40S": Model("NVIDIA L40S", 46068, 35, 350),
+    "A10": Model("NVIDIA A10", 23028, 18, 150),
+    "A100": Model("NVIDIA A100-SXM4-80GB", 81920, 60, 400),
+    "H100": Model("NVIDIA H100 80GB HBM3", 81559, 70, 700),
+    "H200": Model("NVIDIA H200", 143771, 75, 700),
+    "B200": Model("NVIDIA B200", 183359, 140, 1000),
+}
+
+
+class SimulationError(Exception):
+    """The simulation file cannot be used; str() names every fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a simulation file says."""
+
+    driver: str
+    gpus: tuple[GpuReading, ...]
+    allocations: tuple[Allocation, ...]
+
+
+class SimulatedSource:
+    """Readings and allocations from ``COUNTxMODEL`` or a file. ``seed`` keeps the uuids of two nodes apart."""
+
+    def __init__(self, spec_or_path: str, seed: str = "") -> None:
+        self._spec = SPEC.fullmatch(spec_or_path)
+        self._path = Path(spec_or_path)
+        self._seed = seed
+        self._driver = ""
+        self._bytes: bytes | None = None
+        self._parsed: World | SourceState = World("", (), ())
+        self._for_allocations: World | SourceState | None = None
+
+    @property
+    def driver_version(self) -> str:
+        """The simulated driver's version; "" before the first good reading."""
+        return self._driver
+
+    @property
+    def needs_restart(self) -> str | None:
+        """Never: a simulation is read afresh at each poll."""
+        return None
+
+    async def read(self, now: float) -> tuple[tuple[GpuReading, ...], SourceState]:
+        """Every simulated GPU at ``now`` (Unix seconds)."""
+        world = self._for_allocations = self._load(now)
+        if isinstance(world, SourceState):
+            return (), world
+        self._driver = world.driver
+        return world.gpus, UP
+
+    async def allocations(self) -> tuple[tuple[Allocation, ...] | None, SourceState]:
+        """Who holds the GPUs, as of the reading just made, so that both tell of the same moment."""
+        world, self._for_allocations = self._for_allocations or self._load(0.0), None
+        if isinstance(world, SourceState):
+            return None, world
+        return world.allocations, UP
+
+    async def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+    def _load(self, now: float) -> World | SourceState:
+        if self._spec:
+            return _from_spec(int(self._spec["count"]), MODELS[self._spec["model"].upper()], self._seed, now)
+        try:
+            content = self._path.read_bytes()
+        except OSError as error:
+            self._bytes = None
+            return SourceState(up=False, reason="no_file", message=f"{self._path}: {error.strerror or error}")
+        if content != self._bytes:
+            self._bytes, self._parsed = content, self._parse(content)
+        return self._parsed
+
+    def _parse(self, content: bytes) -> World | SourceState:
+        try:
+            return parse(content)
+        except SimulationError as fault:
+            return SourceState(up=False, reason="bad_file", message=f"{self._path}: {fault}")
+
+
+def _from_spec(count: int, model: Model, seed: str, now: float) -> World:
+    uuids = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'{seed}/{model.name}/{index}')}" for index in range(count)]
+    gpus = tuple(_spec_gpu(name, index, model, now) for index, name in enumerate(uuids))
+    held = uuids[: max(1, count - 1)]
+    allocations = tuple(
+        Allocation("simulated", f"job-{index}", "main", "nvidia.com/gpu", (name,)) for index, name in enumerate(held)
+    )
+    return World(SPEC_DRIVER, gpus, allocations)
+
+
+def _spec_gpu(name: str, index: int, model: Model, now: float) -> GpuReading:
+    # a slow wave, each GPU a step behind the last: something to see, and the same at the same time
+    load = 0.5 + 0.45 * math.sin(now / 60 + index)
+    total = model.memory_mib * 2**20
+    reserved = total // 128
+    used = int((total - reserved) * (0.3 + 0.5 * load))
+    return GpuReading(
+        uuid=name,
+        index=index,
+        name=model.name,
+        memory_total_bytes=total,
+        memory_used_bytes=used,
+        memory_free_bytes=total - reserved - used,
+        memory_reserved_bytes=reserved,
+        utilization_percent=round(100 * load),
+        memory_utilization_percent=round(60 * load),
+        temperature_celsius=round(35 + 40 * load),
+        power_watts=round(model.idle_watts + (model.max_watts - model.idle_watts) * load, 1),
+    )
+
+
+def parse(content: bytes) -> World:
+    """Read the JSON text of a simulation file. Raises SimulationError that names every fault, device and field."""
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise SimulationError(f"is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise SimulationError("must hold a JSON object with devices, processes and allocations")
+    faults: list[str] = []
+    checked = _Checked(document, "", faults)
+    checked.only("driver", "devices", "processes", "allocations")
+    driver = checked.text("driver", "")
+    processes = [_process(item) for item in checked.items("processes")] if "processes" in document else None
+    gpus = tuple(_device(item, index, processes) for index, item in enumerate(checked.items("devices")))
+    allocations = tuple(_allocation(item) for item in checked.items("allocations"))
+    _references(gpus, processes or (), faults)
+    if faults:
+        raise SimulationError("; ".join(faults))
+    return World(driver, gpus, allocations)
+
+
+def _device(item: "_Checked", position: int, processes: Sequence[ProcessReading] | None) -> GpuReading:
+    item.only("uuid", "index", "name", "fault", *_BYTES, *_NUMBERS)
+    identity = (item.text("uuid"), item.whole("index", position) or 0, item.text("name", "GPU"))
+    sizes = {field: item.whole(field, None) for field in _BYTES}
+    numbers = {field: item.number(field) for field in _NUMBERS}
+    if fault := item.reason("fault"):
+        return GpuReading(*identity, fault=fault)
+    total, used = sizes["memory_total_bytes"], sizes["memory_used_bytes"]
+    if sizes["memory_free_bytes"] is None and total is not None and used is not None:
+        sizes["memory_free_bytes"] = total - used - (sizes["memory_reserved_bytes"] or 0)
+    fields: dict[str, Any] = {**sizes, **numbers}
+    return GpuReading(
+        *identity,
+        **fields,
+        processes=None if processes is None else tuple(p for p in processes if p.gpu_uuid == identity[0]),
+        absent={field: AbsentReason.NOT_SUPPORTED for field, value in fields.items() if value is None},
+    )
+
+
+def _process(item: "_Checked") -> ProcessReading:
+    item.only("pid", "gpu_uuid", "memory_used_bytes", "utilization_percent", "name")
+    return ProcessReading(
+        pid=item.whole("pid") or 0,
+        gpu_uuid=item.text("gpu_uuid"),
+        memory_used_bytes=item.whole("memory_used_bytes", None),
+        utilization_percent=item.number("utilization_percent"),
+        name=item.text("name", ""),
+    )
+
+
+def _allocation(item: "_Checked") -> Allocation:
+    item.only("namespace", "pod", "container", "resource", "device_ids", "pids")
+    return Allocation(
+        namespace=item.text("namespace"),
+        pod=item.text("pod"),
+        container=item.text("container"),
+        resource=item.text("resource", "nvidia.com/gpu"),
+        device_ids=item.texts("device_ids"),
+        pids=item.wholes("pids"),
+    )
+
+
+def _references(gpus: Sequence[GpuReading], processes: Sequence[ProcessReading], faults: list[str]) -> None:
+    known: set[str] = set()
+    for gpu in gpus:
+        if gpu.uuid and gpu.uuid in known:
+            faults.append(f"devices: uuid {gpu.uuid} is there twice")
+        known.add(gpu.uuid)
+    for index, process in enumerate(processes):
+        if process.gpu_uuid and process.gpu_uuid not in known:
+            faults.append(f"processes[{index}].gpu_uuid: no device has the uuid {process.gpu_uuid}")
+
+
+_BYTES = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
+_NUMBERS = ("utilization_percent", "memory_utilization_percent", "temperature_celsius", "power_watts")
+_REQUIRED = object()
+
+
+class _Checked:
+    """A JSON object whose fields are taken by type; each that does not fit is added to the faults with its path."""
+
+    def __init__(self, values: Mapping[str, object], path: str, faults: list[str]) -> None:
+        self._values = values
+        self._path = path
+        self._faults = faults
+
+    def only(self, *keys: str) -> None:
+        for key in self._values:
+            if key not in keys:
+                self._fault(key, f"is not known; known are {', '.join(keys)}")
+
+    def text(self, key: str, default: object = _REQUIRED) -> str:
+        value = self._take(key, default)
+        if isinstance(value, str) and (value or default is not _REQUIRED):
+            return value
+        self._fault(key, "must be text" if default is not _REQUIRED else "must be non-empty text")
+        return ""
+
+    def whole(self, key: str, default: object = _REQUIRED) -> int | None:
+        value = self._take(key, default)
+        if value is None and default is None:
+            return None
+        if isinstance(value, int | float) and not isinstance(value, bool) and _is_whole(value):
+            return int(value)
+        self._fault(key, "must be a whole number")
+        return None
+
+    def number(self, key: str) -> float | None:
+        value = self._take(key, None)
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            return value
+        self._fault(key, "must be a number")
+        return None
+
+    def reason(self, key: str) -> AbsentReason | None:
+        value = self._take(key, None)
+        if value is None:
+            return None
+        if isinstance(value, str) and value in set(AbsentReason):
+            return AbsentReason(value)
+        self._fault(key, f"must be null or one of {', '.join(AbsentReason)}")
+        return None
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self._take(key, _REQUIRED)
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+        self._fault(key, "must be a list of texts")
+        return ()
+
+    def wholes(self, key: str) -> tuple[int, ...] | None:
+        value = self._take(key, None)
+        if value is None:
+            return None
+        if isinstance(value, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in value):
+            return tuple(value)
+        self._fault(key, "must be null or a list of whole numbers")
+        return None
+
+    def items(self, key: str) -> list["_Checked"]:
+        value = self._take(key, [])
+        if not isinstance(value, list):
+            self._fault(key, "must be a list of objects")
+            return []
+        found = []
+        for index, item in enumerate(value):
+            path = f"{self._path}{key}[{index}]"
+            if isinstance(item, dict):
+                found.append(_Checked(item, f"{path}.", self._faults))
+            else:
+                self._faults.append(f"{path}: must be an object")
+        return found
+
+    def _take(self, key: str, default: object) -> object:
+        value = self._values.get(key)
+        return default if value is None else value
+
+    def _fault(self, key: str, complaint: str) -> None:
+        shown = f", not {self._values[key]!r:.60}" if key in self._values and complaint.startswith("must") else ""
+        owner = self._values.get("uuid")
+        named = f" ({owner})" if isinstance(owner, str) and key != "uuid" else ""
+        self._faults.append(f"{self._path}{key}{named}: {complaint}{shown}")
+
+
+def _is_whole(value: float) -> bool:
+    return math.isfinite(value) and value == int(value)

@@ -1,0 +1,300 @@
+"""One call to the driver -> a value, or the reason why there is none.
+
+Why it exists: the binding answers in five ways (a value, an error object, an exception outside its own hierarchy, a
+sentinel such as 2**64-1, garbage). Everybody above this module sees two: a value in base units, or Absent.
+"""
+
+import ctypes
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pynvml
+
+from exporter.readings import AbsentReason
+
+T = TypeVar("T")
+Handle = Any
+"""What the binding hands out for one GPU; only passed back to it."""
+
+log = logging.getLogger(__name__)
+
+_REASONS: Mapping[int, AbsentReason] = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED: AbsentReason.NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: AbsentReason.NOT_SUPPORTED,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: AbsentReason.NOT_SUPPORTED,
+    pynvml.NVML_ERROR_DEPRECATED: AbsentReason.NOT_SUPPORTED,
+    pynvml.NVML_ERROR_NO_PERMISSION: AbsentReason.NO_PERMISSION,
+    pynvml.NVML_ERROR_TIMEOUT: AbsentReason.TIMEOUT,
+    pynvml.NVML_ERROR_GPU_IS_LOST: AbsentReason.LOST,
+    pynvml.NVML_ERROR_GPU_NOT_FOUND: AbsentReason.LOST,
+    pynvml.NVML_ERROR_RESET_REQUIRED: AbsentReason.RESET_REQUIRED,
+}
+DRIVER_WIDE = frozenset(
+    {
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    }
+)
+"""Codes that say something about the driver, whichever GPU was asked."""
+GPU_WIDE = frozenset({AbsentReason.LOST, AbsentReason.RESET_REQUIRED})
+"""Reasons that say something about the GPU, whichever value was asked for."""
+NO_SUCH_DEVICE = frozenset({pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_FOUND})
+"""Codes by which the driver says that there is no GPU at an index."""
+
+_UNKNOWN_64 = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
+_MOST_MEMORY = 2**50
+_MOST_MILLIWATTS = 20_000_000
+_SENSOR = pynvml.NVML_TEMPERATURE_GPU
+_SIZE_RETRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """No value. ``code`` is the driver's own number, 0 where it answered something unbelievable."""
+
+    reason: AbsentReason
+    code: int = 0
+
+
+class DriverError(Exception):
+    """The driver as a whole does not answer; ``code`` is its own number."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"NVML error {code}")
+        self.code = code
+
+
+class GpuError(Exception):
+    """The GPU as a whole does not answer."""
+
+    def __init__(self, reason: AbsentReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes. reserved None: this driver counts what it reserves as used."""
+
+    total: int
+    used: int
+    free: int
+    reserved: int | None
+
+
+def ask(function: Callable[..., T], *arguments: object) -> T | Absent:
+    """Make one call; every way in which the binding can fail becomes Absent."""
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        return Absent(_REASONS.get(error.value, AbsentReason.DRIVER_ERROR), error.value)
+    except pynvml.NVMLLibraryMismatchError:
+        return Absent(AbsentReason.NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    except UnicodeDecodeError:
+        return Absent(AbsentReason.OUT_OF_RANGE)
+
+
+def start() -> int:
+    """Load the library and open the driver; 0 or its error code. A broken GPU does not make it fail."""
+    answer = ask(pynvml.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS)
+    return answer.code if isinstance(answer, Absent) else 0
+
+
+def stop() -> None:
+    """Close the driver. Only while no call is under way: the driver does not survive it."""
+    ask(pynvml.nvmlShutdown)
+
+
+def driver_version() -> str:
+    """Return the driver's version, "" where it does not tell."""
+    answer = ask(pynvml.nvmlSystemGetDriverVersion)
+    return "" if isinstance(answer, Absent) else str(answer)
+
+
+def device_count() -> int | Absent:
+    """Return how many GPUs the driver lists."""
+    return ask(pynvml.nvmlDeviceGetCount)
+
+
+def handle_at(index: int) -> Handle | Absent:
+    """Return the handle at an index; a GPU's first one may take seconds, because the driver then wakes it."""
+    return ask(pynvml.nvmlDeviceGetHandleByIndex, index)
+
+
+def address(handle: Handle) -> int:
+    """Return what tells two handles apart."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+class GpuCalls:
+    """The calls to one GPU. Remembers what it does not support, and never asks for that again."""
+
+    def __init__(self, uuid: str) -> None:
+        self.uuid = uuid
+        self.handle: Handle = None
+        self._unsupported: dict[str, Absent] = {}
+        self._mig: bool | None = None
+        self._sampled = (0, 0)
+
+    def name(self) -> str:
+        """Return the model's name, "" where it is not told."""
+        answer = self._first(("nvmlDeviceGetName", pynvml.nvmlDeviceGetName))
+        return "" if isinstance(answer, Absent) else str(answer)
+
+    def mig_enabled(self) -> bool:
+        """Whether the GPU is split. A change makes everything be asked for again: a split GPU supports less."""
+        answer = self._first(("nvmlDeviceGetMigMode", pynvml.nvmlDeviceGetMigMode))
+        if isinstance(answer, Absent):
+            return bool(self._mig)
+        enabled = bool(answer[0])
+        if self._mig is not None and self._mig != enabled:
+            self._unsupported.clear()
+        self._mig = enabled
+        return enabled
+
+    def memory(self) -> Memory | Absent:
+        """Return the board's memory: with the driver's own share apart where the driver can tell."""
+        answer = self._first(("nvmlDeviceGetMemoryInfo_v2", _memory_v2), ("nvmlDeviceGetMemoryInfo", _memory_v1))
+        if isinstance(answer, Absent):
+            return answer
+        figures = (answer.used, answer.free, answer.reserved or 0)
+        believable = 0 < answer.total <= _MOST_MEMORY and all(0 <= figure <= answer.total for figure in figures)
+        return answer if believable else Absent(AbsentReason.OUT_OF_RANGE)
+
+    def utilization(self) -> tuple[float | Absent, float | Absent]:
+        """Return the part of time, in percent, in which the GPU and its memory interface were busy."""
+        answer = self._first(("nvmlDeviceGetUtilizationRates", pynvml.nvmlDeviceGetUtilizationRates))
+        if isinstance(answer, Absent):
+            return answer, answer
+        return _percent(answer.gpu), _percent(answer.memory)
+
+    def temperature(self) -> float | Absent:
+        """Return degrees C."""
+        answer = self._first(
+            ("nvmlDeviceGetTemperatureV", lambda handle: pynvml.nvmlDeviceGetTemperatureV(handle, _SENSOR)),
+            ("nvmlDeviceGetTemperature", lambda handle: pynvml.nvmlDeviceGetTemperature(handle, _SENSOR)),
+        )
+        return answer if isinstance(answer, Absent) else _within(float(answer), -60, 250)
+
+    def power(self) -> float | Absent:
+        """Return watts; the driver counts in milliwatts."""
+        answer = self._first(("nvmlDeviceGetPowerUsage", pynvml.nvmlDeviceGetPowerUsage))
+        if isinstance(answer, Absent):
+            return answer
+        milliwatts = _within(float(answer), 0, _MOST_MILLIWATTS)
+        return milliwatts if isinstance(milliwatts, Absent) else milliwatts / 1000
+
+    def processes(self) -> dict[int, int | None] | Absent:
+        """Return pid -> bytes; None = the driver does not tell. A process that computes and draws counts once."""
+        compute = self._listed("Compute")
+        graphics = self._listed("Graphics")
+        if isinstance(compute, Absent):
+            return compute
+        return compute if isinstance(graphics, Absent) else {**graphics, **compute}
+
+    def process_utilization(self) -> dict[int, float] | Absent:
+        """Return pid -> percent, for the processes that were busy in the last two periods.
+
+        Two, because the driver takes its samples in its own rhythm: one period may end just before a sample.
+        """
+        since, last = self._sampled
+        samples = self._first(("nvmlDeviceGetProcessUtilization", lambda handle: _samples(handle, since)))
+        if isinstance(samples, Absent):
+            return samples
+        newest: dict[int, Any] = {}
+        for sample in samples:
+            if sample.pid not in newest or newest[sample.pid].timeStamp < sample.timeStamp:
+                newest[sample.pid] = sample
+        self._sampled = (last, max([last, *(int(sample.timeStamp) for sample in samples)]))
+        found = {pid: _percent(sample.smUtil) for pid, sample in newest.items()}
+        return {pid: value for pid, value in found.items() if not isinstance(value, Absent)}
+
+    def _listed(self, kind: str) -> dict[int, int | None] | Absent:
+        names = [f"nvmlDeviceGet{kind}RunningProcesses_{version}" for version in ("v3", "v2")]
+        answer = self._first(*((name, _resized(getattr(pynvml, name))) for name in names))
+        if isinstance(answer, Absent):
+            return answer
+        return {int(entry.pid): _known_bytes(entry.usedGpuMemory) for entry in answer}
+
+    def _first(self, *ways: tuple[str, Callable[[Handle], T]]) -> T | Absent:
+        """Ask in the first way that this GPU supports. Raises GpuError, DriverError."""
+        answer: T | Absent = Absent(AbsentReason.NOT_SUPPORTED)
+        for name, function in ways:
+            known = self._unsupported.get(name)
+            answer = ask(function, self.handle) if known is None else known
+            if not isinstance(answer, Absent):
+                return answer
+            self._judge(name, answer)
+            if answer.reason is not AbsentReason.NOT_SUPPORTED:
+                return answer
+        return answer
+
+    def _judge(self, name: str, answer: Absent) -> None:
+        if answer.code in DRIVER_WIDE:
+            raise DriverError(answer.code)
+        if answer.reason in GPU_WIDE:
+            raise GpuError(answer.reason)
+        if answer.reason is AbsentReason.NOT_SUPPORTED and name not in self._unsupported:
+            self._unsupported[name] = answer
+            log.info("%s: %s is not supported (NVML code %d)", self.uuid, name, answer.code)
+
+
+def read_uuid(handle: Handle) -> str:
+    """Return the GPU's identity. Raises GpuError, DriverError."""
+    answer = ask(pynvml.nvmlDeviceGetUUID, handle)
+    if not isinstance(answer, Absent):
+        return str(answer)
+    if answer.code in DRIVER_WIDE:
+        raise DriverError(answer.code)
+    raise GpuError(answer.reason)
+
+
+def _memory_v2(handle: Handle) -> Memory:
+    answer = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    return Memory(answer.total, answer.used, answer.free, answer.reserved)
+
+
+def _memory_v1(handle: Handle) -> Memory:
+    answer = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    return Memory(answer.total, answer.used, answer.free, None)
+
+
+def _samples(handle: Handle, since: int) -> list[Any]:
+    """Return the samples taken after ``since`` (the driver's microseconds); no new ones is an answer, not an error."""
+    try:
+        return list(_resized(pynvml.nvmlDeviceGetProcessUtilization)(handle, since))
+    except pynvml.NVMLError as error:
+        if error.value in {pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND}:
+            return []
+        raise
+
+
+def _resized(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """Ask again where a process started between the binding's question for the size and the one for the list."""
+
+    def call(*arguments: object) -> list[Any]:
+        for _ in range(_SIZE_RETRIES):
+            try:
+                return function(*arguments)
+            except pynvml.NVMLError as error:
+                if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+                    raise
+        return function(*arguments)
+
+    return call
+
+
+def _known_bytes(value: int | None) -> int | None:
+    return None if value is None or value == _UNKNOWN_64 or value > _MOST_MEMORY else int(value)
+
+
+def _percent(value: int) -> float | Absent:
+    return _within(float(value), 0, 100)
+
+
+def _within(value: float, low: float, high: float) -> float | Absent:
+    return value if low <= value <= high else Absent(AbsentReason.OUT_OF_RANGE)

@@ -1,0 +1,249 @@
+"""What is read of each GPU, and what is said of one that cannot be read.
+
+Why it exists: rule 2 of the exporter. A GPU that hangs or is lost costs its own values; it stays in the answer with
+its identity and its fault, and the others are read as if nothing had happened.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from exporter.nvml import calls
+from exporter.nvml.calls import Absent, GpuCalls
+from exporter.nvml.driver import Driver
+from exporter.nvml.workers import Worker
+from exporter.readings import AbsentReason, GpuReading, ProcessReading, SourceState
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_UUID = "unknown-index-{}"
+"""Identity of a GPU that the driver lists but that has not told its UUID since the exporter started."""
+_CLOSE_SECONDS = 0.5
+_ALL_REFUSED = SourceState(
+    up=True,
+    reason="all_gpus_fail",
+    message="the driver is open but every GPU answers with an error; a container can lose its access to "
+    "/dev/nvidia* while it runs: start the pod again, then look for NVRM lines in the kernel log",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    uuid: str
+    index: int
+    name: str
+
+
+class _Claims:
+    """Which handles have a call under way: the driver allows one at a time, whatever index leads to the handle."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken: set[int] = set()
+
+    def take(self, address: int) -> bool:
+        with self._lock:
+            if address in self._taken:
+                return False
+            self._taken.add(address)
+            return True
+
+    def release(self, address: int) -> None:
+        with self._lock:
+            self._taken.discard(address)
+
+
+@dataclass
+class _Slot:
+    """One index of the driver's list: its thread, and the GPUs met there."""
+
+    index: int
+    worker: Worker
+    gpus: dict[str, GpuCalls] = field(default_factory=dict)
+    identity: _Identity | None = None
+
+    def faulty(self, reason: AbsentReason) -> GpuReading:
+        """Return the reading of a GPU that could not be read: what it is, and why there is nothing else."""
+        known = self.identity or _Identity(UNKNOWN_UUID.format(self.index), self.index, "")
+        return GpuReading(known.uuid, known.index, known.name, fault=reason)
+
+    def read(self, claims: _Claims) -> GpuReading | None:
+        """Read the GPU at this index; None: there is none, or another thread has it. Raises DriverError.
+
+        Runs in the slot's thread.
+        """
+        handle = calls.handle_at(self.index)
+        if isinstance(handle, Absent):
+            if handle.code in calls.DRIVER_WIDE:
+                raise calls.DriverError(handle.code)
+            return None if handle.code in calls.NO_SUCH_DEVICE else self.faulty(handle.reason)
+        address = calls.address(handle)
+        if not claims.take(address):
+            return None
+        try:
+            return self._read_claimed(handle)
+        except calls.GpuError as error:
+            return self.faulty(error.reason)
+        finally:
+            claims.release(address)
+
+    def _read_claimed(self, handle: calls.Handle) -> GpuReading:
+        started = time.monotonic()
+        uuid = calls.read_uuid(handle)
+        gpu = self.gpus.setdefault(uuid, GpuCalls(uuid))
+        gpu.handle = handle
+        if self.identity is None or self.identity.uuid != uuid or not self.identity.name:
+            self.identity = _Identity(uuid, self.index, "")
+            self.identity = _Identity(uuid, self.index, gpu.name())
+        return read_gpu(gpu, self.index, self.identity.name, started)
+
+
+def read_gpu(gpu: GpuCalls, index: int, name: str, started: float) -> GpuReading:
+    """Ask one GPU for everything. Raises GpuError, DriverError."""
+    values: dict[str, Any] = {}
+    absent: dict[str, AbsentReason] = {}
+
+    def put(field_name: str, value: object) -> None:
+        if isinstance(value, Absent):
+            absent[field_name] = value.reason
+        else:
+            values[field_name] = value
+
+    split = gpu.mig_enabled()
+    _put_memory(put, gpu.memory())
+    for field_name, share in zip(("utilization_percent", "memory_utilization_percent"), gpu.utilization(), strict=True):
+        unsupported = isinstance(share, Absent) and share.reason is AbsentReason.NOT_SUPPORTED
+        put(field_name, Absent(AbsentReason.MIG_ENABLED) if split and unsupported else share)
+    put("temperature_celsius", gpu.temperature())
+    put("power_watts", gpu.power())
+    put("processes", _processes(gpu))
+    return GpuReading(gpu.uuid, index, name, absent=absent, read_seconds=time.monotonic() - started, **values)
+
+
+def _put_memory(put: Any, memory: calls.Memory | Absent) -> None:
+    for part in ("total", "used", "free", "reserved"):
+        value = memory if isinstance(memory, Absent) else getattr(memory, part)
+        put(f"memory_{part}_bytes", Absent(AbsentReason.NOT_SUPPORTED) if value is None else value)
+
+
+def _processes(gpu: GpuCalls) -> tuple[ProcessReading, ...] | Absent:
+    listed = gpu.processes()
+    if isinstance(listed, Absent):
+        return listed
+    busy = gpu.process_utilization()
+    idle = None if isinstance(busy, Absent) else 0.0
+    shares = {} if isinstance(busy, Absent) else busy
+    return tuple(ProcessReading(pid, gpu.uuid, memory, shares.get(pid, idle)) for pid, memory in sorted(listed.items()))
+
+
+class NvmlSource:
+    """The driver's GPUs. Never raises, never blocks the loop, whatever the driver does.
+
+    deadline_seconds: how long one GPU may take. A driver that is not there is tried again after first_retry_seconds,
+    then after twice that, up to longest_retry_seconds.
+    """
+
+    def __init__(
+        self,
+        deadline_seconds: float,
+        *,
+        first_retry_seconds: float = 1.0,
+        longest_retry_seconds: float = 60.0,
+    ) -> None:
+        self._deadline_seconds = deadline_seconds
+        self._driver = Driver(deadline_seconds, first_retry_seconds, longest_retry_seconds)
+        self._opening = 0
+        self._slots: list[_Slot] = []
+        self._left_behind: list[_Slot] = []
+        self._seen: dict[str, _Identity] = {}
+        self._claims = _Claims()
+
+    @property
+    def driver_version(self) -> str:
+        """The driver's version; "" while none was open yet."""
+        return self._driver.version
+
+    @property
+    def needs_restart(self) -> str | None:
+        """Why only a new process can read this driver (``library_replaced``, ``stuck_call``); None = it need not be."""
+        return self._driver.needs_restart
+
+    async def read(self, now: float) -> tuple[tuple[GpuReading, ...], SourceState]:
+        """Read every GPU once. ``now`` is the poll's time; durations are measured on a clock that does not jump."""
+        del now
+        if not await self._driver.bring_up(others_busy=self._any_busy()):
+            return (), self._driver.state
+        self._arrange()
+        answers = await asyncio.gather(*(self._ask(slot) for slot in self._slots), self._driver.recount())
+        if not self._driver.state.up:
+            return (), self._driver.state
+        readings = self._complete(answer for answer in answers if answer is not None)
+        return readings, self._state(readings)
+
+    async def close(self) -> None:
+        """Close the driver if nothing hangs; returns within a second in any case."""
+        await self._driver.close(_CLOSE_SECONDS, others_busy=self._any_busy())
+        for slot in (*self._slots, *self._left_behind):
+            slot.worker.stop()
+
+    def _any_busy(self) -> bool:
+        self._left_behind = [slot for slot in self._left_behind if slot.worker.busy]
+        return any(slot.worker.busy for slot in (*self._slots, *self._left_behind))
+
+    def _arrange(self) -> None:
+        """Have one slot per listed GPU. Another list means other indices: a stuck slot then gets a new thread."""
+        if self._opening != self._driver.openings:
+            self._opening = self._driver.openings
+            self._seen.clear()
+            self._drop(self._slots)
+            self._slots = []
+        count = self._driver.count
+        if count == len(self._slots):
+            return
+        stuck = [slot for slot in self._slots if slot.worker.busy]
+        self._drop([*stuck, *self._slots[count:]])
+        kept = {slot.index: slot for slot in self._slots[:count] if slot not in stuck}
+        self._slots = [kept.get(i) or _Slot(i, Worker(f"nvml-gpu-{i}")) for i in range(count)]
+
+    def _drop(self, slots: Iterable[_Slot]) -> None:
+        for slot in slots:
+            slot.worker.stop()
+            if slot.worker.busy and slot not in self._left_behind:
+                self._left_behind.append(slot)
+
+    async def _ask(self, slot: _Slot) -> GpuReading | None:
+        try:
+            return await slot.worker.ask(lambda: slot.read(self._claims), self._deadline_seconds)
+        except TimeoutError:
+            return slot.faulty(AbsentReason.TIMEOUT)
+        except calls.DriverError as error:
+            self._driver.failed(error.code)
+            return None
+        except Exception:
+            # one GPU's surprise must not take the others' values along
+            log.exception("GPU at index %d could not be read", slot.index)
+            return slot.faulty(AbsentReason.DRIVER_ERROR)
+
+    def _complete(self, answers: Iterable[GpuReading]) -> tuple[GpuReading, ...]:
+        """Add the GPUs that were seen before and are not in the answers now."""
+        found: dict[str, GpuReading] = {}
+        for reading in answers:
+            if reading.uuid not in found or found[reading.uuid].fault is not None:
+                found[reading.uuid] = reading
+        for slot in self._left_behind:
+            if slot.worker.busy and slot.identity is not None:
+                found.setdefault(slot.identity.uuid, slot.faulty(AbsentReason.TIMEOUT))
+        for uuid, known in self._seen.items():
+            found.setdefault(uuid, GpuReading(uuid, known.index, known.name, fault=AbsentReason.LOST))
+        for uuid, reading in found.items():
+            if reading.fault is None:
+                self._seen[uuid] = _Identity(uuid, reading.index, reading.name)
+        return tuple(sorted(found.values(), key=lambda reading: (reading.index, reading.uuid)))
+
+    def _state(self, readings: tuple[GpuReading, ...]) -> SourceState:
+        refused = all(reading.fault is AbsentReason.DRIVER_ERROR for reading in readings)
+        return _ALL_REFUSED if readings and refused else self._driver.state

@@ -1,0 +1,198 @@
+"""The fake driver's GPUs as a struct in a file: the Python twin of the one in fakenvml.c.
+
+Why it exists: a test changes what the driver answers while the program under test is running, without a protocol.
+"""
+
+import ctypes
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+MAGIC = 0x4C4D564E454B4146
+LAYOUT = 1
+DEVICES = 16
+PROCESSES = 32
+UNKNOWN_BYTES = 2**64 - 1
+UNKNOWN_PERCENT = 2**32 - 1
+
+NOT_SUPPORTED, NO_PERMISSION, INSUFFICIENT_SIZE, NOT_LOADED = 3, 4, 7, 9
+LOST, RESET_REQUIRED, MISMATCH, UNKNOWN = 15, 16, 18, 999
+
+FUNCTIONS = (
+    "nvmlInit_v2",
+    "nvmlInitWithFlags",
+    "nvmlShutdown",
+    "nvmlSystemGetDriverVersion",
+    "nvmlSystemGetNVMLVersion",
+    "nvmlSystemGetCudaDriverVersion_v2",
+    "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetHandleByUUID",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetIndex",
+    "nvmlDeviceGetMinorNumber",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetTemperatureV",
+    "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetComputeRunningProcesses_v2",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v2",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetProcessUtilization",
+)
+"""Every function with knobs, in the order of the struct's arrays; the build writes the C enum from it."""
+
+_u32 = ctypes.c_uint32
+_u64 = ctypes.c_uint64
+_words = _u32 * len(FUNCTIONS)
+
+
+class Process(ctypes.Structure):
+    _fields_ = (
+        ("pid", _u32),
+        ("kinds", _u32),
+        ("memory_used", _u64),
+        ("sm_percent", _u32),
+        ("memory_percent", _u32),
+        ("sampled_us", _u64),
+    )
+
+
+class Knobs(ctypes.Structure):
+    _fields_ = (
+        ("error", _words),
+        ("hang", _words),
+        ("latency_us", _words),
+        ("too_small", _words),
+        ("calls", _u64 * len(FUNCTIONS)),
+    )
+
+
+class Device(ctypes.Structure):
+    _fields_ = (
+        ("present", _u32),
+        ("error", _u32),
+        ("hang", _u32),
+        ("latency_us", _u32),
+        ("minor", _u32),
+        ("mig_mode", _u32),
+        ("process_count", _u32),
+        ("inside", _u32),
+        ("overlaps", _u64),
+        ("uuid", ctypes.c_char * 96),
+        ("name", ctypes.c_char * 96),
+        ("bus_id", ctypes.c_char * 32),
+        ("memory_total", _u64),
+        ("memory_reserved", _u64),
+        ("memory_free", _u64),
+        ("memory_used", _u64),
+        ("gpu_percent", _u32),
+        ("memory_percent", _u32),
+        ("temperature", ctypes.c_int32),
+        ("power_mw", _u32),
+        ("power_limit_mw", _u32),
+        ("unused", _u32),
+        ("processes", Process * PROCESSES),
+        ("knobs", Knobs),
+    )
+
+
+class State(ctypes.Structure):
+    _fields_ = (
+        ("magic", _u64),
+        ("layout", _u32),
+        ("size", _u32),
+        ("init_error", _u32),
+        ("system_error", _u32),
+        ("shutdowns_while_busy", _u32),
+        ("unused", _u32),
+        ("driver_version", ctypes.c_char * 80),
+        ("nvml_version", ctypes.c_char * 80),
+        ("knobs", Knobs),
+        ("devices", Device * DEVICES),
+    )
+
+
+class FakeDriver:
+    """The state file, mapped. Values are written to ``state``; the knobs have methods, because they go by name."""
+
+    def __init__(self, path: Path, *, fresh: bool = True) -> None:
+        self.path = path
+        if fresh:
+            path.write_bytes(bytes(ctypes.sizeof(State)))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        self.state = State.from_buffer(self._map)
+        if fresh:
+            self.state.magic, self.state.layout, self.state.size = MAGIC, LAYOUT, ctypes.sizeof(State)
+            self.state.driver_version, self.state.nvml_version = b"550.54.15", b"12.550.54.15"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def knobs(self, device: int | None) -> Knobs:
+        """Return the knobs of a device; None = of the driver as a whole."""
+        return self.state.knobs if device is None else self.state.devices[device].knobs
+
+    def fail(self, device: int | None, function: str, code: int) -> None:
+        """Let a function answer with an error; 0 ends that."""
+        self.knobs(device).error[FUNCTIONS.index(function)] = code
+
+    def hang(self, device: int | None, function: str) -> None:
+        """Let a function not return until release()."""
+        self.knobs(device).hang[FUNCTIONS.index(function)] = 1
+
+    def too_small(self, device: int, function: str, times: int) -> None:
+        """Let the next calls with a buffer find more entries than the buffer holds."""
+        self.knobs(device).too_small[FUNCTIONS.index(function)] = times
+
+    def latency(self, device: int | None, function: str, microseconds: int) -> None:
+        """Let a function take its time."""
+        self.knobs(device).latency_us[FUNCTIONS.index(function)] = microseconds
+
+    def release(self) -> None:
+        """Let every hanging call return."""
+        for knobs in (self.state.knobs, *(device.knobs for device in self.state.devices)):
+            ctypes.memset(ctypes.addressof(knobs.hang), 0, ctypes.sizeof(knobs.hang))
+        for device in self.state.devices:
+            device.hang = 0
+
+    def calls(self, device: int | None, function: str) -> int:
+        """Return how often a function was called since the last reset."""
+        return int(self.knobs(device).calls[FUNCTIONS.index(function)])
+
+    def all_calls(self, device: int | None) -> dict[str, int]:
+        """Return every function that was called, with how often."""
+        counts = self.knobs(device).calls
+        return {name: int(counts[at]) for at, name in enumerate(FUNCTIONS) if counts[at]}
+
+    def reset_calls(self) -> None:
+        """Start the call counters at 0."""
+        for knobs in (self.state.knobs, *(device.knobs for device in self.state.devices)):
+            ctypes.memset(ctypes.addressof(knobs.calls), 0, ctypes.sizeof(knobs.calls))
+
+    @property
+    def overlaps(self) -> int:
+        """How often a call began on a handle while another was under way on it."""
+        return sum(int(device.overlaps) for device in self.state.devices)
+
+    @contextmanager
+    def hanging(self, device: int | None, function: str) -> Iterator[None]:
+        """Let a function hang inside the block."""
+        self.hang(device, function)
+        try:
+            yield
+        finally:
+            self.release()

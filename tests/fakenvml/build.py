@@ -32,7 +32,7 @@ def compiler() -> str | None:
 
 
 def build(folder: Path, flavour: str = "current") -> Path:
-    """Compile into a folder of its own, for LD_LIBRARY_PATH; returns that folder. Raises RuntimeError, with the cure."""
+    """Compile into a folder of its own, for LD_LIBRARY_PATH; returns it. Raises RuntimeError, with the cure."""
     cc = compiler()
     if cc is None:
         raise RuntimeError("no C compiler: install cc, gcc or clang to run the tests on the fake driver")

@@ -26,6 +26,7 @@ class Reason(StrEnum):
     VALID_METRIC_FOUND = "ValidMetricFound"
     SCALING_DISABLED = "ScalingDisabled"
     INVALID_SELECTOR = "InvalidSelector"
+    AMBIGUOUS_SELECTOR = "AmbiguousSelector"
     FAILED_GET_RESOURCE_METRIC = "FailedGetResourceMetric"
     FAILED_GET_CONTAINER_RESOURCE_METRIC = "FailedGetContainerResourceMetric"
     FAILED_GET_PODS_METRIC = "FailedGetPodsMetric"
@@ -42,6 +43,10 @@ class Reason(StrEnum):
     TOO_MANY_REPLICAS = "TooManyReplicas"
     TOO_FEW_REPLICAS = "TooFewReplicas"
     BUSY_PODS_PROTECTED = "BusyPodsProtected"
+    SCALE_UP_BLOCKED = "ScaleUpBlocked"
+    # ScaledToZero
+    SCALED_TO_ZERO = "ScaledToZero"
+    NOT_SCALED_TO_ZERO = "NotScaledToZero"
     # SignalHealthy
     SIGNAL_USABLE = "SignalUsable"
     SIGNAL_CAPPED = "SignalCapped"
@@ -55,6 +60,7 @@ class Reason(StrEnum):
     ALL_METRICS_BELOW_TARGET = "AllMetricsBelowTarget"
     WITHIN_TOLERANCE = "WithinTolerance"
     CAPACITY_WARMING = "CapacityWarming"
+    FLOOR_IN_FORCE = "FloorInForce"
     # node pools
     PENDING_GPU_PODS = "PendingGPUPods"
     PLANNED_REPLICAS = "PlannedReplicas"
@@ -104,6 +110,8 @@ class Metric:
     target_type: TargetType
     target: int
     container: str | None = None
+    max_age_seconds: float | None = None
+    """A Total older than this is stale, an error; None = its age is not judged. Pods' samples have GpuRules' limit."""
 
     @property
     def label(self) -> str:
@@ -150,6 +158,14 @@ class GpuRules:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleRules:
+    """Scale to zero on proven idleness: no GPU of the target was above ``max_utilization`` (milli-percent) so long."""
+
+    after_seconds: float = 600.0
+    max_utilization: int = 5000
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """The maths of one scaler, resolved: what ``decide`` needs of the spec and of the operator's settings.
 
@@ -166,6 +182,7 @@ class Policy:
     downscale_stabilization_seconds: float = 300.0
     cpu_initialization_seconds: float = 300.0
     initial_readiness_delay_seconds: float = 30.0
+    idle: IdleRules | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +199,11 @@ class Pod:
     crashing: bool = False
     """A container waits in CrashLoopBackOff, or cannot be started (image, config): no capacity on its way."""
     requests: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """container -> resource -> milli-units."""
+    """container -> resource -> milli-units; a container that asks for nothing has an empty mapping.
+
+    Containers are the pod's own and its restartable init containers. Requests of the pod as a whole (pod-level
+    resources) stand under the empty name and then count instead of the containers'.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +244,22 @@ Reading = PodValues | Total | Failed
 
 
 @dataclass(frozen=True, slots=True)
+class Floor:
+    """A size that must not be undercut now (a schedule, a forecast). It may only raise; the policy's maximum wins."""
+
+    name: str
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Idleness:
+    """The highest utilisation (milli-percent) that any GPU of the target had over the last ``seconds``."""
+
+    seconds: float
+    max_utilization: int
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """Everything one decision looks at. ``readings`` stands in the order of ``Policy.metrics``."""
 
@@ -232,19 +269,24 @@ class Observation:
     readings: tuple[Reading, ...]
     utilization: Mapping[str, int] = field(default_factory=dict)
     """pod -> GPU utilisation in milli-percent, for the choice of victims; absent = unknown, never idle."""
+    floors: tuple[Floor, ...] = ()
+    idleness: Idleness | None = None
+    """None = not known, so never idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """What one decision passes to the next; kept in status, so that a restart goes on where it was.
 
-    ``recommendations`` and the events are (time, value) oldest first. An event is the size of a change we wrote.
-    None as memory = never decided before.
+    ``recommendations`` are (time, value) oldest first, only those that can still win. An event is (time, size of a
+    change that was written); a new event takes the place of the last outdated one, as in the HPA.
+    ``scaled_to_zero``: the size 0 is ours, so that metrics may wake the target. None as memory = never decided before.
     """
 
     recommendations: tuple[tuple[float, int], ...] = ()
     up_events: tuple[tuple[float, int], ...] = ()
     down_events: tuple[tuple[float, int], ...] = ()
+    scaled_to_zero: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +301,12 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class MetricTrace:
-    """How one metric came to its proposal. Names of pods by what was done with them; values as text for people."""
+    """How one metric came to its proposal. Names of pods by what was done with them; values as text for people.
+
+    ``average`` and ``total`` (milli-units) and ``utilization`` (percent) are what the HPA's status.currentMetrics would
+    say. ``outcome`` says why the proposal is the current size, ``signal`` what is wrong with the reading, and
+    ``error_reason`` the reason of ScalingActive=False if this metric is the one that stops the decision.
+    """
 
     metric: str
     target: str
@@ -273,8 +320,17 @@ class MetricTrace:
     filled_with: str = ""
     warming: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    unready: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     note: str = ""
+    average: int | None = None
+    total: int | None = None
+    utilization: int | None = None
+    needed: int | None = None
+    """With the GPU rules: the size that the load asks for, before the direction and warming pods are looked at."""
+    outcome: Reason | None = None
+    signal: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +345,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Every number from metric to replica count."""
+    """Every number from metric to replica count. ``proposal`` is the metrics' (and floors') size before any limit."""
 
+    proposal: int | None = None
+    winner: str = ""
     metrics: tuple[MetricTrace, ...] = ()
     steps: tuple[Step, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -298,7 +356,12 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The result: ``desired`` is the size to have (equal to the observed one = a hold, and ``reason`` says why)."""
+    """The result: ``desired`` is the size to have (equal to the observed one = a hold, and ``reason`` says why).
+
+    ``memory`` is what the next decision gets if ``desired`` was written (or nothing had to be), and
+    ``memory_if_unwritten`` if it was not: the write failed, or the scaler is in preview. Conditions are those before
+    the write; types that are not among them keep what they said before.
+    """
 
     desired: int
     reason: Reason
@@ -308,3 +371,4 @@ class Decision:
     victims: tuple[str, ...] = ()
     """Names of the pods to go on a scale-down, in order; empty = no choice is made."""
     trace: Trace = Trace()
+    memory_if_unwritten: Memory = Memory()

@@ -1,0 +1,81 @@
+"""What all metrics share on the way to a proposal: tolerance, unusable readings, never against the ratio."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from controller.core import words
+from controller.core.model import Metric, MetricTrace, Policy, Reason, Source
+
+FAILED = {
+    Source.RESOURCE: Reason.FAILED_GET_RESOURCE_METRIC,
+    Source.CONTAINER_RESOURCE: Reason.FAILED_GET_CONTAINER_RESOURCE_METRIC,
+    Source.PODS: Reason.FAILED_GET_PODS_METRIC,
+    Source.OBJECT: Reason.FAILED_GET_OBJECT_METRIC,
+    Source.EXTERNAL: Reason.FAILED_GET_EXTERNAL_METRIC,
+    Source.GPU: Reason.FAILED_GET_GPU_METRIC,
+}
+SIGNAL_REASONS = (Reason.STALE_DATA, Reason.NO_ATTRIBUTION)
+
+
+class UnusableError(Exception):
+    """A reading gives no proposal. ``reason`` None = the reason of the metric's type."""
+
+    def __init__(self, message: str, reason: Reason | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Tolerance(NamedTuple):
+    """How far a ratio may be from 1, downwards and upwards, both ends included."""
+
+    down: float
+    up: float
+
+    def covers(self, ratio: float) -> bool:
+        """Tell whether this ratio is no reason to change the size."""
+        return 1.0 - self.down <= ratio <= 1.0 + self.up
+
+
+def tolerance_of(policy: Policy) -> Tolerance:
+    """Give the policy's tolerance per direction; ``behavior`` may set either."""
+    behavior = policy.behavior
+    if behavior is None:
+        return Tolerance(policy.tolerance, policy.tolerance)
+    down, up = behavior.scale_down.tolerance, behavior.scale_up.tolerance
+    return Tolerance(policy.tolerance if down is None else down, policy.tolerance if up is None else up)
+
+
+def failed(metric: Metric, message: str, reason: Reason | None) -> MetricTrace:
+    """Give the trace of a metric without a proposal."""
+    signal = reason in SIGNAL_REASONS
+    return MetricTrace(
+        metric=metric.label,
+        target=words.target(metric),
+        current="unknown",
+        ratio=None,
+        proposal=None,
+        error=message,
+        error_reason=FAILED[metric.source] if reason is None or signal else reason,
+        signal=reason if signal else None,
+    )
+
+
+def along_the_ratio(trace: MetricTrace, current: int, working: int, *, warming_is_load: bool = True) -> MetricTrace:
+    """Keep a proposal from moving against its ratio, and count what is still starting as capacity.
+
+    ``working`` pods carry the load now. ``warming_is_load``: the proposal was made from working pods alone, so that on
+    the way down those that start must be kept besides.
+    """
+    needed = trace.proposal
+    if needed is None or trace.ratio is None:
+        return trace
+    warming, broken = len(trace.warming), len(trace.broken)
+    if trace.ratio < 1.0:
+        needed += warming if warming_is_load else 0
+        return replace(trace, needed=needed, proposal=min(needed, current))
+    if needed <= working + warming or needed <= current:
+        outcome = Reason.CAPACITY_WARMING if warming else None
+        return replace(trace, needed=needed, proposal=current, outcome=outcome)
+    if broken * 4 >= working + warming + broken:
+        return replace(trace, needed=needed, proposal=current, outcome=Reason.SCALE_UP_BLOCKED)
+    return replace(trace, needed=needed)

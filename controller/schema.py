@@ -274,7 +274,7 @@ def _map(shape: Shape, value: object, path: str, reading: _Reading) -> object:
     assert shape.item is not None  # noqa: S101  a map's shape has an item
     if not isinstance(value, Mapping):
         return reading.bad(path, f"must be a map of names to values; here it is {_show(value)}")
-    entries = {str(key): _read(shape.item, item, f"{path}[{key}]", reading) for key, item in value.items()}
+    entries = {str(key): _read(shape.item, item, _join(path, str(key)), reading) for key, item in value.items()}
     sized = _sized(shape, entries, path, reading, "entries")
     return _BAD if any(item is _BAD for item in entries.values()) else sized
 

@@ -5,12 +5,13 @@ without a generated class per kind. From the ``kubernetes`` package come only co
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import random
 import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -154,7 +155,7 @@ class Cluster:
         timeout_seconds: float = 300.0,
         silence_seconds: float = SILENCE_SECONDS,
         opened: Callable[[], None] | None = None,
-    ) -> AsyncIterator[tuple[str, Object]]:
+    ) -> AsyncGenerator[tuple[str, Object], None]:
         """Events ``(ADDED | MODIFIED | DELETED | BOOKMARK, object)`` after ``resource_version``.
 
         Ends when the server ends it, after ``timeout_seconds`` give or take a fifth. Raises Gone for a version that is
@@ -168,9 +169,10 @@ class Cluster:
             "timeoutSeconds": str(seconds),
         } | _selectors(label_selector, field_selector)
         call = Call("GET", kind.path(namespace), query)
-        async for line in self._transport.lines(call, silence_seconds=silence_seconds, opened=opened):
-            event = _event(line, f"WATCH {call.path}")
-            yield event
+        lines = self._transport.lines(call, silence_seconds=silence_seconds, opened=opened)
+        async with contextlib.aclosing(lines):
+            async for line in lines:
+                yield _event(line, f"WATCH {call.path}")
 
     async def create(self, kind: Kind, obj: Mapping[str, Any], namespace: str | None = None) -> Object:
         """Create; Conflict if it exists."""

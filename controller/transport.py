@@ -11,7 +11,7 @@ import logging
 import random
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -212,7 +212,7 @@ class Transport:
 
     async def lines(
         self, call: Call, *, silence_seconds: float, opened: Callable[[], None] | None = None
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the lines of an endless answer, of any length, as they come.
 
         Ends when the server ends it. Raises Unreachable when nothing comes for ``silence_seconds``, and ApiErrors for

@@ -84,7 +84,7 @@ class Connection:
     tls: ssl.SSLContext | None = None
     proxy: str | None = None
 
-    def session(self) -> aiohttp.ClientSession:
+    def session(self, *traces: aiohttp.TraceConfig) -> aiohttp.ClientSession:
         """Open a session for the running loop; each request carries the credentials of its moment."""
         trace = aiohttp.TraceConfig()
         trace.on_request_start.append(self._authorize)
@@ -93,7 +93,7 @@ class Connection:
             headers={"User-Agent": USER_AGENT},
             cookie_jar=aiohttp.DummyCookieJar(),
             proxy=self.proxy,
-            trace_configs=[trace],
+            trace_configs=[trace, *traces],
         )
 
     async def _authorize(

@@ -86,7 +86,7 @@ class Shell:
 
     async def _start_when_served(self) -> None:
         """Wait for the definitions: Kopf, which may not watch them, would not notice when they come later."""
-        backoff = Backoff()
+        backoff = Backoff(longest=5.0)
         for kind in self._kinds:
             while True:
                 try:

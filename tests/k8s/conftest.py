@@ -16,6 +16,6 @@ async def api() -> AsyncIterator[ScriptedApi]:
 
 @pytest.fixture
 async def cluster(api: ScriptedApi) -> AsyncIterator[Cluster]:
-    client = await Cluster.connect(api.url, token="a-secret-token")
+    client = await Cluster.connect(api.url, token="a-secret-token")  # noqa: S106 - of the scripted server
     yield client
     await client.close()

@@ -20,6 +20,13 @@ PATH = re.compile(
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Return once the condition holds; fail after many seconds."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - what it waits for happens in other threads and processes too
+            await asyncio.sleep(0.01)
+
+
 @dataclass
 class Seen:
     method: str

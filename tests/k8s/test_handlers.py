@@ -1,6 +1,5 @@
 """Kopf as the shell: what it sees reaches the registry, and its end is noticed."""
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator
 
@@ -9,7 +8,7 @@ import pytest
 from controller.cluster import Cluster, Kind
 from controller.handlers import Shell
 from controller.registry import Registry
-from tests.k8s.scripted import ScriptedApi
+from tests.k8s.scripted import ScriptedApi, until
 
 WORKLOAD = Kind("gpuscale.dev", "v1alpha1", "gpuworkloadscalers", "GPUWorkloadScaler", namespaced=True)
 POOL = Kind("gpuscale.dev", "v1alpha1", "gpunodepoolscalers", "GPUNodePoolScaler", namespaced=False)
@@ -29,12 +28,6 @@ def serve(api: ScriptedApi) -> None:
     api.kinds["/apis/gpuscale.dev/v1alpha1"] = [(k.plural, k.kind, k.namespaced) for k in (WORKLOAD, POOL)]
     api.kinds["/api/v1"] = [("namespaces", "Namespace", False), ("events", "Event", True)]
     api.kinds[DEFINITIONS] = [("customresourcedefinitions", "CustomResourceDefinition", False)]
-
-
-async def until(condition, seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture

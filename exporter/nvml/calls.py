@@ -240,7 +240,7 @@ class GpuCalls:
             raise GpuError(answer.reason)
         if answer.reason is AbsentReason.NOT_SUPPORTED and name not in self._unsupported:
             self._unsupported[name] = answer
-            log.info("%s: %s is not supported (NVML code %d)", self.uuid, name, answer.code)
+            log.debug("%s: %s is not supported (NVML code %d)", self.uuid, name, answer.code)
 
 
 def read_uuid(handle: Handle) -> str:

@@ -145,11 +145,8 @@ class Driver:
         self.version, self.count = answer.version, answer.count
         self.openings += 1
         self._pause_seconds = self._first_retry_seconds
-        log.info("driver %s open, %d GPUs", self.version, self.count)
 
     def _down(self, state: SourceState) -> None:
-        if state != self.state:
-            log.warning("driver down: %s: %s", state.reason, state.message)
         self.state = state
         self._postpone()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakenvml.build import MISSING, build, compiler
+from tests.fakenvml.program import Exporter
 from tests.fakenvml.reader import Reader
 from tests.fakenvml.state import FakeDriver
 
@@ -38,6 +39,18 @@ def reader(libraries: dict[str, Path], fake: FakeDriver) -> Iterator[OpenReader]
 
         def start(flavour: str = "current", library: Path | None = None, **settings: float) -> Reader:
             return opened.enter_context(Reader(library or libraries[flavour], fake.path, **settings))
+
+        yield start
+        fake.release()
+
+
+@pytest.fixture
+def exporter(libraries: dict[str, Path], fake: FakeDriver) -> Iterator[Callable[..., Exporter]]:
+    """Start `python -m exporter` on the fake; whatever hangs, it is gone at the end."""
+    with ExitStack() as opened:
+
+        def start(*arguments: str, library: Path | None = None) -> Exporter:
+            return opened.enter_context(Exporter(library or libraries["current"], fake.path, *arguments))
 
         yield start
         fake.release()

@@ -1,0 +1,73 @@
+"""A real H200, as recorded idle and under load, through the fake driver to what Prometheus reads."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.readings import ProcessReading
+from tests.fakenvml.captures import form, section
+from tests.fakenvml.reader import ROOT
+from tests.fakenvml.scenario import load
+from tests.fakenvml.state import FakeDriver
+
+MIB = 2**20
+UUID = "GPU-00000000-0000-0000-0000-000000000000"
+NAMED = os.environ.get("GPUSCALE_SHARED_DATA")
+PLACES = [Path(NAMED)] if NAMED else [ROOT / "shared" / "data", ROOT.parent / "shared" / "data"]
+CAPTURES = next((place for place in PLACES if place.exists()), PLACES[-1]) / "gpu-smi-captures"
+
+
+@pytest.fixture
+def h200() -> str:
+    if not CAPTURES.exists():
+        pytest.skip(f"no recorded nvidia-smi output: {CAPTURES} is not there; GPUSCALE_SHARED_DATA names its parent")
+    return (CAPTURES / "linux-x86_64__nvidia-h200__590.48.01.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("moment", "used", "free", "celsius", "watts", "percent"),
+    [("idle", 0, 143158, 28, 77.67, 0), ("load", 32362, 110796, 52, 627.32, 100)],
+)
+def test_what_an_h200_was_seen_to_do_is_what_is_published(
+    moment: str,
+    used: int,
+    free: int,
+    celsius: int,
+    watts: float,
+    percent: int,
+    h200: str,
+    fake: FakeDriver,
+    exporter: Any,
+) -> None:
+    load(fake, form(section(h200, f"{moment} :: query (-q)")))
+    series = exporter("--poll-seconds", "0.1", "--stale-polls", "100").scrape()
+    published = {name.removeprefix("aom_node_gpu_"): value for (name, uuid), value in series.items() if uuid == UUID}
+    assert published["memory_used_megabytes"] == used
+    assert published["memory_free_megabytes"] == free  # not capacity - used: the driver keeps 614 MiB for itself
+    assert published["memory_capacity_megabytes"] == 143771
+    assert published["memory_reserved_megabytes"] == 614
+    assert published["temperature_centigrade"] == celsius
+    assert published["power_watts"] == watts
+    assert published["usage"] == percent
+
+
+def test_its_processes_are_read_with_their_memory(h200: str, fake: FakeDriver, reader: Any) -> None:
+    load(fake, form(section(h200, "load :: query (-q)")))
+    process = reader()
+    reading = process.read()[0][UUID]
+    assert process.driver_version == "590.48.01"
+    assert (reading.name, reading.index) == ("NVIDIA H200", 0)
+    assert reading.processes == (
+        ProcessReading(10291, UUID, 2566 * MIB, None),
+        ProcessReading(10293, UUID, 1542 * MIB, None),
+        ProcessReading(10309, UUID, 28234 * MIB, None),
+    )
+
+
+def test_a_capture_without_the_section_says_which_it_has() -> None:
+    text = "####################\n# idle :: query (-q)\n# $ nvidia-smi -q\n####################\nDriver Version : 1\n"
+    assert form(section(text, "idle")) == {"driver": "1", "devices": [], "processes": []}
+    with pytest.raises(ValueError, match="idle :: query"):
+        section(text, "load")

@@ -68,6 +68,11 @@ def qualified(group: str, word: str) -> str:
     return f"{word}.{group}" if group else word
 
 
+def shown(value: Any) -> str:
+    """Write a value as a refusal shows it."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
 def not_found(group: str, plural: str, name: str) -> StatusError:
     """404 for one object."""
     message = f"{qualified(group, plural)} {json.dumps(name)} not found"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections import deque
+from collections.abc import Callable
 from itertools import takewhile
 from typing import Any, Literal
 
@@ -107,20 +108,26 @@ class Subscription:
 
 
 class History:
-    """The last changes of one kind, at most ``size``, and those who want the next ones."""
+    """The last changes of one kind, at most ``size``, and those who want the next ones.
+
+    ``floor`` is the version of the newest change that is no longer kept.
+    """
 
     def __init__(self, size: int) -> None:
         self._changes: deque[Change] = deque(maxlen=size)
-        self._floor = 0
+        self.floor = 0
         self.subscriptions: set[Subscription] = set()
+        self.listeners: list[Callable[[Change], None]] = []
 
     def append(self, change: Change) -> None:
-        """Keep the change and hand it to every subscription."""
+        """Keep the change and hand it to every subscription, then to those who act on it at once."""
         if len(self._changes) == self._changes.maxlen:
-            self._floor = self._changes[0].version
+            self.floor = self._changes[0].version
         self._changes.append(change)
         for subscription in tuple(self.subscriptions):
             subscription.put(change)
+        for listener in self.listeners:
+            listener(change)
 
     def subscribe(self, limit: int = 0) -> Subscription:
         """Stream what happens from now on."""
@@ -130,12 +137,12 @@ class History:
 
     def since(self, version: int) -> list[Change]:
         """Every change after ``version``, oldest first. Raises 410 when some of them are no longer kept."""
-        if version < self._floor:
-            raise expired(f"too old resource version: {version} ({self._floor})")
+        if version < self.floor:
+            raise expired(f"too old resource version: {version} ({self.floor})")
         newer = list(takewhile(lambda change: change.version > version, reversed(self._changes)))
         return newer[::-1]
 
     def compact(self, version: int) -> None:
         """Forget everything up to ``version``: an older watch gets 410."""
         self._changes.clear()
-        self._floor = max(self._floor, version)
+        self.floor = max(self.floor, version)

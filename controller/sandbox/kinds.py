@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 _WORKLOAD = ("status", "scale")
+_WORKLOAD_SCALE = ("spec.replicas", "status.replicas", "spec.selector")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Resource:
     create_on_update: bool = False
     keeps_status: bool = False
     fields: tuple[str, ...] = ()
+    scale: tuple[str, str, str] | None = None
     custom: bool = False
 
     @cached_property
@@ -74,7 +76,7 @@ NAMESPACES = Resource(
     "Namespace",
     short_names=("ns",),
     namespaced=False,
-    subresources=("status", "finalize"),
+    subresources=("status",),
     fields=("status.phase",),
 )
 PODS = Resource(
@@ -110,6 +112,7 @@ DEPLOYMENTS = Resource(
     "Deployment",
     short_names=("deploy",),
     subresources=_WORKLOAD,
+    scale=_WORKLOAD_SCALE,
     categories=("all",),
     counts_generation=True,
 )
@@ -120,6 +123,7 @@ REPLICA_SETS = Resource(
     "ReplicaSet",
     short_names=("rs",),
     subresources=_WORKLOAD,
+    scale=_WORKLOAD_SCALE,
     categories=("all",),
     counts_generation=True,
     fields=("status.replicas",),
@@ -131,6 +135,7 @@ STATEFUL_SETS = Resource(
     "StatefulSet",
     short_names=("sts",),
     subresources=_WORKLOAD,
+    scale=_WORKLOAD_SCALE,
     categories=("all",),
     counts_generation=True,
 )

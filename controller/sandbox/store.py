@@ -6,9 +6,11 @@ Writers in this process (the simulated kubelet, scheduler, controllers) and the 
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
-from controller.sandbox import errors, strategy
+from controller.sandbox import built_in, errors, strategy
+from controller.sandbox.admission import Admit, WriteOptions
+from controller.sandbox.definitions import Definitions
+from controller.sandbox.disruption import DisruptionBudgets
 from controller.sandbox.garbage import Collector, Deletion, Dependent
 from controller.sandbox.history import Change, ChangeType, Entry, History, Object, Subscription
 from controller.sandbox.kinds import BUILT_IN, NAMESPACES, SERVICE_ACCOUNTS, Resource
@@ -21,23 +23,6 @@ Objects = list[Object]
 Entries = list[Entry]
 Keys = list[str]
 Dependents = list[Dependent]
-
-
-@dataclass
-class WriteOptions:
-    """How a write is made.
-
-    ``dry_run`` keeps nothing; ``strictness`` is what unknown fields of custom resources cause (``Ignore``, ``Warn`` or
-    ``Strict``); ``warnings`` is filled with what the caller should be told.
-    """
-
-    dry_run: bool = False
-    strictness: str = "Ignore"
-    warnings: list[str] = field(default_factory=list)
-
-
-# (new object to default and check in place, the stored one or None, subresource, options); raises StatusError
-Admit = Callable[[Object, Object | None, str, WriteOptions], None]
 
 
 class Store:
@@ -54,7 +39,9 @@ class Store:
         self._admits: dict[str, Admit] = {}
         self._collector = Collector(self)
         for resource in BUILT_IN:
-            self.register(resource)
+            self.register(resource, built_in.ADMIT.get(resource.qualified))
+        self.definitions = Definitions(self)
+        DisruptionBudgets(self)
         for name in ("default", "kube-node-lease", "kube-public", "kube-system"):
             self.create(NAMESPACES, {"metadata": {"name": name}})
 

@@ -112,7 +112,7 @@ def for_update(resource: Resource, new: Object, old: Object, subresource: str) -
     """Keep what this path may not change, in place where it can."""
     if subresource == "status":
         new = _status_only(resource, new, old)
-    elif resource.has_status:
+    elif resource.has_status and subresource != "binding":
         _carry(new, old, "status")
     for key in _SERVER_OWNED:
         _carry(new["metadata"], old["metadata"], key)
@@ -122,7 +122,7 @@ def for_update(resource: Resource, new: Object, old: Object, subresource: str) -
 def count_generation(resource: Resource, new: Object, old: Object, subresource: str) -> None:
     """Count a change of what the user asks for, in place."""
     meta = new["metadata"]
-    if "generation" in meta and subresource != "status" and _counts(resource, new, old):
+    if "generation" in meta and subresource not in {"status", "binding"} and _counts(resource, new, old):
         meta["generation"] += 1
 
 
@@ -198,3 +198,20 @@ def check_finalizers(resource: Resource, new: Object, old: Object) -> None:
         )
         cause = errors.Cause("FieldValueForbidden", message, "metadata.finalizers")
         raise errors.invalid(resource.group, resource.kind, new["metadata"]["name"], [cause])
+
+
+def at_path(obj: Mapping[str, Any], path: str) -> Any:
+    """Give the value at a dotted path, or None."""
+    value: Any = obj
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def put_at_path(obj: Object, path: str, value: Any) -> None:
+    """Set the value at a dotted path, in place, making the objects on the way."""
+    *way, last = path.split(".")
+    node = obj
+    for key in way:
+        node = node.setdefault(key, {})
+    node[last] = value

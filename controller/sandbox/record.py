@@ -78,6 +78,7 @@ class Moment:
     pool_size: int
     nodes: int
     gpus: int
+    gpus_held: int
     backlog: float
 
 

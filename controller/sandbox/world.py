@@ -83,6 +83,12 @@ class World:
         self._write_files(now)
         self.exporters.step(now)
 
+    def begin(self, now: float) -> None:
+        """Forget what was, so that the record and the totals count from ``now``."""
+        self.plant = plant.PlantState(at=now)
+        for noted in (self.record.changes, self.record.moments, self.record.removals, self.record.node_removals):
+            noted.clear()
+
     def _move(self, now: float) -> None:
         self.pools.step(now)
         self.workloads.step(now)
@@ -134,6 +140,7 @@ class World:
             pool_size=self.store.get(NODE_POOLS, None, self.served.pool)["spec"]["size"],
             nodes=len(nodes),
             gpus=sum(int(node["status"]["allocatable"].get(GPU, 0)) for node in nodes),
+            gpus_held=sum(len(life.gpus) for life in self.kubelet.lives.values()),
             backlog=self.plant.backlog,
         )
 

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from controller.sandbox.load import Curve, from_file, press, waves
 from controller.sandbox.recordings import Kind, Recording
 
-TRACES = Path(__file__).resolve().parents[2] / "shared" / "data"
-
 
 def recording(kind: Kind, *rows: tuple[float, float]) -> Recording:
     return Recording(kind, tuple(t for t, _ in rows), tuple(a for _, a in rows))
@@ -104,11 +102,8 @@ def test_pressing_a_demand_keeps_its_mean(rows: list[tuple[float, float]], lengt
         "trace-crane/input15.csv",
     ],
 )
-def test_a_public_trace_becomes_a_load(name: str) -> None:
-    path = TRACES / name
-    if not path.exists():
-        pytest.skip(f"{name} is not in this checkout")
-    load = from_file(str(path), length_seconds=120, peak=3.5)
+def test_a_public_trace_becomes_a_load(shared_data: Path, name: str) -> None:
+    load = from_file(str(shared_data / name), length_seconds=120, peak=3.5)
     assert len(load.curve.points) == 120
     assert load.curve.peak == pytest.approx(3.5)
     assert load.time_factor > 20

@@ -85,7 +85,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         return asyncio.run(demo(options))
     except BrokenPipeError:  # the reader of our output has gone; the parts are ended by then
-        sys.stdout = None  # type: ignore[assignment] # else Python complains at its own end
+        sys.stdout = None  # else Python complains at its own end
         return 1
 
 
@@ -244,12 +244,8 @@ class Stage:
                 await asyncio.sleep(STEP_SECONDS)
 
     async def _start_api(self) -> str:
-        self._runner = web.AppRunner(api.build_app(self.store), access_log=None)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        port = self._runner.addresses[0][1]
-        server = f"http://127.0.0.1:{port}"
-        self.kubeconfig.write_text(KUBECONFIG_MARK + api.kubeconfig(server))
+        self._runner, server = await api.serve(api.build_app(self.store), "127.0.0.1", 0)
+        self.kubeconfig.write_text(KUBECONFIG_MARK + json.dumps(api.kubeconfig(server), indent=2) + "\n")
         print(f"gpuscale demo: an embedded cluster on {server}, no GPU and no container engine needed")
         print(f"  kubectl --kubeconfig {self.kubeconfig} get gws,gnps,deploy,pods,nodes -A")
         print(f"  {self.options.load.sentence}", flush=True)
@@ -274,7 +270,7 @@ class Stage:
         world.watch_sizes()
         for kind, target in (("gpuworkloadscalers", Target.WORKLOAD), ("gpunodepoolscalers", Target.POOL)):
             history = self.store.history(self.store.resources[f"{kind}.{GROUP}"])
-            Decisions(history, world.record, target, self.store.clock)
+            history.listeners.append(Decisions(world.record, target, self.store.clock))
         self._apply(scenario.workload_scaler(numbers))
         self._apply(scenario.pool_scaler(numbers))
         return world

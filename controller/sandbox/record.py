@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import Any
 
 from controller.sandbox.history import Change as Event
-from controller.sandbox.history import History, Subscription
 
 Object = dict[str, Any]
 
@@ -103,43 +102,37 @@ class Record:
                 self.said.append(Said(at, target, before, after, told.get("reason", ""), key[3]))
 
 
-class Sizes(Subscription):
-    """Notes each change of a size in the moment in which it is stored, so that reaction times are exact."""
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Listens for changes of a size, noted in the moment in which they are stored, so that reaction times are exact."""
 
-    def __init__(
-        self, history: History, record: Record, target: Target, size_field: str, clock: Callable[[], float]
-    ) -> None:
-        super().__init__(history)
-        self._record = record
-        self._target = target
-        self._field = size_field
-        self._clock = clock
-        history.subscriptions.add(self)
+    record: Record
+    target: Target
+    size_field: str
+    clock: Callable[[], float]
 
-    def put(self, change: Event) -> None:
+    def __call__(self, change: Event) -> None:
         """Note the change if it is one of the size."""
         if change.type != "MODIFIED" or change.previous is None:
             return
-        before = _size(change.previous.obj, self._field)
-        after = _size(change.entry.obj, self._field)
+        before = _size(change.previous.obj, self.size_field)
+        after = _size(change.entry.obj, self.size_field)
         if before != after:
             name = change.entry.obj["metadata"]["name"]
-            self._record.changes.append(Change(self._clock(), self._target, name, before, after))
+            self.record.changes.append(Change(self.clock(), self.target, name, before, after))
 
 
-class Decisions(Subscription):
-    """Notes what the scalers' status says, in the moment in which it is stored."""
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """Listens for what a kind of scaler says in its status."""
 
-    def __init__(self, history: History, record: Record, target: Target, clock: Callable[[], float]) -> None:
-        super().__init__(history)
-        self._record = record
-        self._target = target
-        self._clock = clock
-        history.subscriptions.add(self)
+    record: Record
+    target: Target
+    clock: Callable[[], float]
 
-    def put(self, change: Event) -> None:
+    def __call__(self, change: Event) -> None:
         """Note the decisions in the object's status."""
-        self._record.note_said(self._clock(), self._target, change.entry.obj.get("status") or {})
+        self.record.note_said(self.clock(), self.target, change.entry.obj.get("status") or {})
 
 
 def _size(obj: Object, name: str) -> int:

@@ -61,8 +61,8 @@ class World:
     def watch_sizes(self) -> None:
         """Note every change of a size from now on."""
         clock = self.store.clock
-        Sizes(self.store.history(DEPLOYMENTS), self.record, Target.WORKLOAD, "replicas", clock)
-        Sizes(self.store.history(NODE_POOLS), self.record, Target.POOL, "size", clock)
+        for kind, target, size in ((DEPLOYMENTS, Target.WORKLOAD, "replicas"), (NODE_POOLS, Target.POOL, "size")):
+            self.store.history(kind).listeners.append(Sizes(self.record, target, size, clock))
 
     def step(self, now: float) -> None:
         """Move everything to ``now``, the store's clock."""

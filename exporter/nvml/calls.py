@@ -8,7 +8,7 @@ import ctypes
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pynvml
 
@@ -50,6 +50,7 @@ _MOST_MEMORY = 2**50
 _MOST_MILLIWATTS = 20_000_000
 _SENSOR = pynvml.NVML_TEMPERATURE_GPU
 _SIZE_RETRIES = 3
+_NO_PIDS = frozenset({0, 2**32 - 1})
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +176,7 @@ class GpuCalls:
     def temperature(self) -> float | Absent:
         """Return degrees C."""
         answer = self._first(
-            ("nvmlDeviceGetTemperatureV", lambda handle: pynvml.nvmlDeviceGetTemperatureV(handle, _SENSOR)),
-            ("nvmlDeviceGetTemperature", lambda handle: pynvml.nvmlDeviceGetTemperature(handle, _SENSOR)),
+            *((name, _temperature_by(name)) for name in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"))
         )
         return answer if isinstance(answer, Absent) else _within(float(answer), -60, 250)
 
@@ -215,7 +215,7 @@ class GpuCalls:
 
     def _listed(self, kind: str) -> dict[int, int | None] | Absent:
         names = [f"nvmlDeviceGet{kind}RunningProcesses_{version}" for version in ("v3", "v2")]
-        answer = self._first(*((name, _resized(getattr(pynvml, name))) for name in names))
+        answer = self._first(*((name, _process_list(name)) for name in names))
         if isinstance(answer, Absent):
             return answer
         return {int(entry.pid): _known_bytes(entry.usedGpuMemory) for entry in answer}
@@ -261,6 +261,33 @@ def _memory_v2(handle: Handle) -> Memory:
 def _memory_v1(handle: Handle) -> Memory:
     answer = pynvml.nvmlDeviceGetMemoryInfo(handle)
     return Memory(answer.total, answer.used, answer.free, None)
+
+
+def _binding(name: str) -> Callable[..., Any]:
+    """Return a function of the binding; an older binding lacks newer ones, as an older driver does."""
+    found: Callable[..., Any] | None = getattr(pynvml, name, None)
+    return found or _missing
+
+
+def _missing(*_: object) -> NoReturn:
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+
+def _temperature_by(name: str) -> Callable[[Handle], int]:
+    return lambda handle: int(_binding(name)(handle, _SENSOR))
+
+
+def _process_list(name: str) -> Callable[[Handle], list[Any]]:
+    """Early 535 drivers answer _v3 with wider entries than they say: read by the usual width, pids are then garbage."""
+    listed = _resized(_binding(name))
+
+    def call(handle: Handle) -> list[Any]:
+        entries = listed(handle)
+        if any(entry.pid in _NO_PIDS for entry in entries):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+        return entries
+
+    return call
 
 
 def _samples(handle: Handle, since: int) -> list[Any]:

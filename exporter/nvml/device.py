@@ -20,7 +20,7 @@ from exporter.readings import AbsentReason, GpuReading, ProcessReading, SourceSt
 
 log = logging.getLogger(__name__)
 
-UNKNOWN_UUID = "unknown-index-{}"
+UNKNOWN_UUID = "unknown-index-{:d}"
 """Identity of a GPU that the driver lists but that has not told its UUID since the exporter started."""
 _CLOSE_SECONDS = 0.5
 _ALL_REFUSED = SourceState(
@@ -28,6 +28,11 @@ _ALL_REFUSED = SourceState(
     reason="all_gpus_fail",
     message="the driver is open but every GPU answers with an error; a container can lose its access to "
     "/dev/nvidia* while it runs: start the pod again, then look for NVRM lines in the kernel log",
+)
+_SURPRISE = SourceState(
+    up=False,
+    reason="internal_error",
+    message="the exporter failed at reading the driver; its log has the traceback, please report it",
 )
 
 
@@ -69,7 +74,7 @@ class _Slot:
     def faulty(self, reason: AbsentReason) -> GpuReading:
         """Return the reading of a GPU that could not be read: what it is, and why there is nothing else."""
         known = self.identity or _Identity(UNKNOWN_UUID.format(self.index), self.index, "")
-        return GpuReading(known.uuid, known.index, known.name, fault=reason)
+        return GpuReading(known.uuid, known.index, known.name, fault=reason, read_seconds=self.worker.busy_seconds)
 
     def read(self, claims: _Claims) -> GpuReading | None:
         """Read the GPU at this index; None: there is none, or another thread has it. Raises DriverError.
@@ -175,6 +180,14 @@ class NvmlSource:
     async def read(self, now: float) -> tuple[tuple[GpuReading, ...], SourceState]:
         """Read every GPU once. ``now`` is the poll's time; durations are measured on a clock that does not jump."""
         del now
+        try:
+            return await self._read()
+        except Exception:
+            # a surprise in our own code must not end the poller: it is told, and the values are withdrawn
+            log.exception("the driver could not be read")
+            return (), _SURPRISE
+
+    async def _read(self) -> tuple[tuple[GpuReading, ...], SourceState]:
         if not await self._driver.bring_up(others_busy=self._any_busy()):
             return (), self._driver.state
         self._arrange()
@@ -240,7 +253,7 @@ class NvmlSource:
         for uuid, known in self._seen.items():
             found.setdefault(uuid, GpuReading(uuid, known.index, known.name, fault=AbsentReason.LOST))
         for uuid, reading in found.items():
-            if reading.fault is None:
+            if uuid != UNKNOWN_UUID.format(reading.index):
                 self._seen[uuid] = _Identity(uuid, reading.index, reading.name)
         return tuple(sorted(found.values(), key=lambda reading: (reading.index, reading.uuid)))
 

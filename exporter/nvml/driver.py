@@ -4,7 +4,7 @@ Why it exists: an exporter outlives drivers. It starts before one is there, stay
 the while what is wrong and what helps.
 """
 
-import logging
+import contextlib
 import time
 from dataclasses import dataclass
 
@@ -12,8 +12,6 @@ from exporter.nvml import calls
 from exporter.nvml.library import LibraryFile, loaded_library, was_replaced
 from exporter.nvml.workers import Worker
 from exporter.readings import SourceState
-
-log = logging.getLogger(__name__)
 
 _FAULTS = {
     1: ("uninitialized", "the driver has closed its connection; it is opened anew"),
@@ -28,7 +26,7 @@ _FAULTS = {
     18: (
         "lib_rm_version_mismatch",
         "the driver's library and its kernel module are of different versions, as after an upgrade; reload the kernel "
-        "module or restart the node",
+        "module or restart the node, then start this pod again if it still sees the old library",
     ),
 }
 _HANGS = SourceState(
@@ -114,10 +112,8 @@ class Driver:
     async def close(self, seconds: float, *, others_busy: bool) -> None:
         """Close the driver if nothing is under way, and wait at most that long for it."""
         if self._is_open and not others_busy and not self._worker.busy:
-            try:
+            with contextlib.suppress(TimeoutError):
                 await self._worker.ask(self._shut, seconds)
-            except TimeoutError:
-                log.warning("closing the driver does not return; leaving without")
         self._worker.stop()
 
     async def _try(self, *, others_busy: bool) -> None:

@@ -22,7 +22,7 @@ class LibraryFile:
 def loaded_library(maps: Path = Path("/proc/self/maps")) -> LibraryFile | None:
     """Return the library that this process has mapped; None = none, or the system does not tell."""
     try:
-        lines = maps.read_text().splitlines()
+        lines = maps.read_text(errors="replace").splitlines()
     except OSError:
         return None
     for line in lines:

@@ -12,6 +12,7 @@ SONAME = "libnvidia-ml.so.1"
 MISSING: dict[str, frozenset[str]] = {
     "current": frozenset(),
     "r535": frozenset({"nvmlDeviceGetTemperatureV"}),
+    "r535-early": frozenset({"nvmlDeviceGetTemperatureV"}),
     "r470": frozenset(
         {
             "nvmlDeviceGetTemperatureV",
@@ -22,6 +23,9 @@ MISSING: dict[str, frozenset[str]] = {
     ),
 }
 """flavour -> the symbols that a driver of that age does not have."""
+
+DEFINES: dict[str, tuple[str, ...]] = {"r535-early": ("WIDE_V3",)}
+"""flavour -> in what it differs beside its symbols."""
 
 _ALWAYS = ("nvmlErrorString", "fakenvml_fact_name", "fakenvml_fact_value", "fakenvml_sizeof_state")
 
@@ -44,6 +48,7 @@ def build(folder: Path, flavour: str = "current") -> Path:
         [
             *(cc, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread"),
             *(f"-Wl,-soname,{SONAME}", f"-Wl,--version-script={folder / 'exports.map'}"),
+            *(f"-D{define}" for define in DEFINES.get(flavour, ())),
             *("-I", str(folder), "-o", str(folder / SONAME), str(SOURCE)),
         ],
         check=True,

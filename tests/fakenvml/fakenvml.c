@@ -376,6 +376,18 @@ typedef struct {
     unsigned gpu_instance, compute_instance;
 } ProcessInfo;
 
+/* what early 535 drivers fill in for the _v3 calls, without saying so by any version */
+typedef struct {
+    ProcessInfo usual;
+    unsigned long long protected_memory;
+} WideProcessInfo;
+
+#ifdef WIDE_V3
+enum { V3_WIDTH = sizeof(WideProcessInfo) };
+#else
+enum { V3_WIDTH = sizeof(ProcessInfo) };
+#endif
+
 typedef struct {
     unsigned pid;
     unsigned long long timestamp;
@@ -393,14 +405,16 @@ static int sized(Handle device, int function, unsigned *count, unsigned found, c
     return found > 0 && (buffer == NULL || room < found) ? INSUFFICIENT_SIZE : OK;
 }
 
-static int put_processes(Handle device, int function, unsigned kind, unsigned *count, ProcessInfo *list) {
+static int put_processes(Handle device, int function, unsigned kind, unsigned *count, char *list, size_t width) {
     unsigned found = 0;
     for (unsigned i = 0; i < device->process_count; i++) found += (device->processes[i].kinds & kind) != 0;
     int code = sized(device, function, count, found, list);
     if (code != OK || list == NULL) return code;
     for (unsigned i = 0, at = 0; i < device->process_count && at < found; i++) {
         const Process *process = &device->processes[i];
-        if (process->kinds & kind) list[at++] = (ProcessInfo){process->pid, process->memory_used, ~0u, ~0u};
+        if ((process->kinds & kind) == 0) continue;
+        WideProcessInfo entry = {{process->pid, process->memory_used, ~0u, ~0u}, 0};
+        memcpy(list + width * at++, &entry, width);
     }
     return OK;
 }
@@ -432,14 +446,14 @@ static int put_samples(Handle device, ProcessSample *list, unsigned *count, unsi
     return OK;
 }
 
-#define PROCESS_LIST(function, kind)                                              \
-    ON_DEVICE(function, (Handle device, unsigned *count, ProcessInfo *list),      \
-              code = put_processes(device, FN_##function, kind, count, list))
+#define PROCESS_LIST(function, kind, width)                                \
+    ON_DEVICE(function, (Handle device, unsigned *count, char *list),      \
+              code = put_processes(device, FN_##function, kind, count, list, width))
 
-PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v2, 1)
-PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v3, 1)
-PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, 2)
-PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, 2)
+PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v2, 1, sizeof(ProcessInfo))
+PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v3, 1, V3_WIDTH)
+PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, 2, sizeof(ProcessInfo))
+PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, 2, V3_WIDTH)
 ON_DEVICE(nvmlDeviceGetProcessUtilization,
           (Handle device, ProcessSample *list, unsigned *count, unsigned long long since),
           code = put_samples(device, list, count, since))

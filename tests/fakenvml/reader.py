@@ -34,10 +34,13 @@ def environment(library: Path, state: Path) -> dict[str, str]:
 class Reader:
     """The test's side: each method is one command."""
 
-    def __init__(self, library: Path, state: Path, **settings: float) -> None:
+    def __init__(self, library: Path, state: Path, binding: Path | None = None, **settings: float) -> None:
+        variables = environment(library, state)
+        if binding is not None:
+            variables["PYTHONPATH"] = os.pathsep.join([str(binding), variables["PYTHONPATH"]])
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.fakenvml.reader", json.dumps({"deadline_seconds": 5.0} | settings)],
-            env=environment(library, state),
+            env=variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

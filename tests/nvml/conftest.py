@@ -37,8 +37,10 @@ def reader(libraries: dict[str, Path], fake: FakeDriver) -> Iterator[OpenReader]
     """Open a process that polls the fake when told to; hanging calls are released at the end."""
     with ExitStack() as opened:
 
-        def start(flavour: str = "current", library: Path | None = None, **settings: float) -> Reader:
-            return opened.enter_context(Reader(library or libraries[flavour], fake.path, **settings))
+        def start(
+            flavour: str = "current", library: Path | None = None, binding: Path | None = None, **settings: float
+        ) -> Reader:
+            return opened.enter_context(Reader(library or libraries[flavour], fake.path, binding, **settings))
 
         yield start
         fake.release()

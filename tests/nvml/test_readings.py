@@ -1,6 +1,7 @@
 """What is read of a GPU that answers, through the real binding on a fake driver."""
 
 import ctypes
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,37 @@ def test_the_temperature_is_asked_for_by_the_newest_call_that_there_is(
     load(fake, gpus(1, temperature_celsius=44))
     assert reader(flavour).read()[0][uuid(0)].temperature_celsius == 44
     assert {name for name in fake.all_calls(0) if "Temperature" in name} == {asked}
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 8])
+def test_the_wide_process_entries_of_early_535_drivers_give_no_wrong_pids(
+    processes: int, fake: FakeDriver, reader: Any
+) -> None:
+    form = gpus(1)
+    form["processes"] = [
+        {"pid": 1000 + k, "gpu_uuid": uuid(0), "memory_used_bytes": (k + 1) * MIB, "utilization_percent": 5}
+        for k in range(processes)
+    ]
+    load(fake, form)
+    process: Reader = reader("r535-early")
+    for _ in range(2):
+        assert process.read()[0][uuid(0)].processes == tuple(
+            ProcessReading(1000 + k, uuid(0), (k + 1) * MIB, 5.0) for k in range(processes)
+        )
+
+
+def test_an_older_binding_reads_the_temperature_too(fake: FakeDriver, reader: Any, tmp_path: Path) -> None:
+    """nvidia-ml-py 12.560, the oldest that is allowed, has no TemperatureV."""
+    binding = importlib.util.find_spec("pynvml")
+    assert binding is not None
+    assert binding.origin is not None
+    newer = Path(binding.origin).read_text()
+    older = newer.replace("def nvmlDeviceGetTemperatureV(", "def _not_yet(")
+    assert older != newer
+    (tmp_path / "pynvml.py").write_text(older)
+    load(fake, gpus(1, temperature_celsius=51))
+    assert reader(binding=tmp_path).read()[0][uuid(0)].temperature_celsius == 51
+    assert fake.calls(0, "nvmlDeviceGetTemperature") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """``gpuscale-exporter``: settings -> source, poller, server -> run until told to stop."""
 
 import asyncio
-import contextlib
-import importlib
 import logging
 import os
 import signal
@@ -50,8 +48,9 @@ def wire(settings: Settings) -> tuple[Source, AllocationSource]:
         simulated = SimulatedSource(settings.simulate, seed=settings.node)
         return simulated, simulated
     # the driver's library is loaded only where a driver is asked for
-    nvml = importlib.import_module("exporter.nvml.device")
-    return nvml.NvmlSource(settings.deadline), KubeletAllocations(settings.kubelet_socket, settings.deadline)
+    from exporter.nvml.device import NvmlSource
+
+    return NvmlSource(settings.deadline), KubeletAllocations(settings.kubelet_socket, settings.deadline)
 
 
 async def once(settings: Settings, source: Source, allocations: AllocationSource) -> int:
@@ -110,10 +109,8 @@ def _announce(runner: web.AppRunner, settings: Settings) -> None:
 
 
 async def _close(source: Source, allocations: AllocationSource) -> None:
-    closing = {id(part): part for part in (source, allocations)}.values()
-    for part in closing:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(part.close(), CLOSE_SECONDS)
+    parts = {id(part): part for part in (source, allocations)}.values()
+    await asyncio.wait([asyncio.create_task(part.close()) for part in parts], timeout=CLOSE_SECONDS)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """The exporter's metrics about itself, by prometheus_client in a registry of their own."""
 
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import generate_latest
 from prometheus_client.gc_collector import GCCollector
+from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -18,6 +20,16 @@ def installed_version() -> str:
         return version("gpuscale")
     except PackageNotFoundError:
         return "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class _Collected:
+    """What one look at the process found, so that both formats say the same."""
+
+    families: tuple[MetricFamily, ...]
+
+    def collect(self) -> tuple[MetricFamily, ...]:
+        return self.families
 
 
 class ProcessMetrics:
@@ -38,6 +50,7 @@ class ProcessMetrics:
 
     def render(self) -> Texts:
         """Write the current values in both formats."""
-        plain = generate_latest(self._registry).decode()
-        openmetrics = generate_openmetrics(self._registry).decode()  # type: ignore[no-untyped-call]
+        collected = _Collected(tuple(self._registry.collect()))
+        plain = generate_latest(collected).decode()
+        openmetrics = generate_openmetrics(collected).decode()  # type: ignore[no-untyped-call]
         return Texts(plain, openmetrics.removesuffix(OPENMETRICS_END))

@@ -236,7 +236,7 @@ class _Checked:
     def only(self, *keys: str) -> None:
         for key in self._values:
             if key not in keys:
-                self._fault(key, f"is not known; known are {', '.join(keys)}")
+                self._fault(key, f"is not known, only {', '.join(keys)} are")
 
     def text(self, key: str, default: object = _REQUIRED) -> str:
         value = self._take(key, default)

@@ -1,0 +1,225 @@
+"""The command as people start it: a process, its exit code, its output, its signals."""
+
+import contextlib
+import ctypes.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.exporter.build import Series, names, read, values
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("GPUSCALE_")} | {"PYTHONPATH": str(ROOT)}
+COMMAND = (sys.executable, "-m", "exporter")
+
+
+def once(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run((*COMMAND, *argv), env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path, *argv: str, command: tuple[str, ...] = COMMAND
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The process, and the URL it serves on."""
+    address = folder / "address"
+    arguments = (*command, "--listen", "127.0.0.1:0", "--address-file", str(address), *argv)
+    process = subprocess.Popen(arguments, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    try:
+        waiting = time.monotonic() + 60
+        while not address.exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < waiting
+            time.sleep(0.01)
+        yield process, f"http://{address.read_text().strip()}"
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def scrape(url: str) -> Series:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=20) as answer:  # noqa: S310 - the process just started
+        return read(answer.read().decode())
+
+
+def scrape_until(url: str, name: str, **labels: str) -> Series:
+    """The first scrape that has such a series."""
+    waiting = time.monotonic() + 60
+    while time.monotonic() < waiting:
+        with contextlib.suppress(urllib.error.HTTPError):  # 503 before the first poll
+            series = scrape(url)
+            if values(series, name, **labels):
+                return series
+        time.sleep(0.02)
+    raise AssertionError(f"{name} with {labels} never came")
+
+
+def write(file: Path, world: object) -> None:
+    draft = file.with_suffix(".draft")
+    draft.write_text(world if isinstance(world, str) else json.dumps(world))
+    draft.replace(file)
+
+
+def test_once_prints_what_a_scrape_would_get_and_ends_well() -> None:
+    ended = once("--simulate", "2xH100", "--once", "--node", "node-7")
+    assert ended.returncode == 0, ended.stderr
+    assert len(values(read(ended.stdout), "aom_node_gpu_usage", node="node-7")) == 2
+
+
+def test_bad_settings_end_with_two_and_one_line_that_names_all_of_them() -> None:
+    ended = once("--poll-seconds", "soon", "--bogus", "--listen", "9836")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.count("\n") == 1
+    for name in ("--poll-seconds", "--bogus", "--listen"):
+        assert name in ended.stderr
+
+
+def test_help_lists_each_setting_with_its_variable() -> None:
+    ended = once("--help")
+    assert ended.returncode == 0
+    assert "--kubelet-socket" in ended.stdout
+    assert "GPUSCALE_EXPORTER_KUBELET_SOCKET" in ended.stdout
+
+
+def test_an_address_in_use_ends_with_one_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ended = once("--simulate", "1xT4", "--listen", f"127.0.0.1:{taken.getsockname()[1]}", "--log-level", "error")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("gpuscale-exporter: ")
+    assert ended.stderr.count("\n") == 1
+    assert "in use" in ended.stderr
+
+
+def test_a_broken_simulation_file_is_named_and_mending_it_brings_the_values_back(tmp_path: Path) -> None:
+    file = tmp_path / "world.json"
+    write(file, {"devices": [{"uuid": "GPU-a", "power_watts": "much"}]})
+    argv = ("--simulate", str(file), "--poll-seconds", "0.05")
+    ended = once(*argv, "--once")
+    assert ended.returncode == 0
+    assert "devices[0].power_watts (GPU-a): must be a number, not 'much'" in ended.stderr
+    assert values(read(ended.stdout), "gpuscale_driver_up", reason="bad_file") == [0]
+    with running(tmp_path, *argv) as (process, url):
+        scrape_until(url, "gpuscale_driver_up", reason="bad_file")
+        write(file, {"devices": [{"uuid": "GPU-a", "power_watts": 12}]})
+        assert values(scrape_until(url, "gpuscale_driver_up", reason=""), "aom_node_gpu_power_watts") == [12]
+        write(file, "{")
+        withdrawn = scrape_until(url, "gpuscale_driver_up", reason="bad_file")
+        process.terminate()
+        _, log = process.communicate(timeout=60)
+    assert "aom_node_gpu_power_watts" not in names(withdrawn)
+    assert values(withdrawn, "gpuscale_gpu_absent", uuid="GPU-a") == [1]
+    assert log.count("driver does not answer") == 2, "told once for each time it breaks, not once a poll"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_well(tmp_path: Path, number: signal.Signals) -> None:
+    with running(tmp_path, "--simulate", "1xT4") as (process, url):
+        scrape_until(url, "aom_node_gpu_usage")
+        process.send_signal(number)
+        assert process.wait(20) == 0
+
+
+def test_sigterm_ends_it_even_while_a_device_thread_hangs_and_the_source_cannot_close(tmp_path: Path) -> None:
+    program = """
+        import asyncio, sys, threading
+        import exporter.__main__ as command
+        from exporter.readings import SourceState
+        from exporter.settings import parse
+
+        class Stuck:
+            driver_version, needs_restart = "", None
+            async def read(self, now):
+                threading.Thread(target=threading.Event().wait, daemon=True).start()
+                return (), SourceState(up=False, reason="stuck")
+            async def allocations(self):
+                return None, SourceState(up=False, reason="off")
+            async def close(self):
+                await asyncio.Event().wait()
+
+        settings = parse(sys.argv[1:], {})
+        sys.exit(asyncio.run(command.serve(settings, Stuck(), Stuck())))
+    """
+    command = (sys.executable, "-c", textwrap.dedent(program))
+    with running(tmp_path, command=command) as (process, url):
+        scrape_until(url, "gpuscale_driver_up", reason="stuck")
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def test_a_source_that_needs_a_new_process_gets_one(tmp_path: Path) -> None:
+    program = """
+        import asyncio, os, pathlib, sys
+        import exporter.__main__ as command
+        from exporter.readings import SourceState
+        from exporter.settings import parse
+
+        settings = parse(sys.argv[1:], {})
+        first = pathlib.Path(settings.address_file + ".first")
+        again = first.exists()
+        first.touch()
+
+        class Replaced:
+            driver_version, needs_restart = "", None
+            async def read(self, now):
+                if not again:
+                    self.needs_restart = "library_replaced"
+                return (), SourceState(up=False, reason="second" if again else "first")
+            async def allocations(self):
+                return None, SourceState(up=False, reason="off")
+            async def close(self):
+                pathlib.Path(settings.address_file).unlink(missing_ok=True)
+
+        sys.exit(asyncio.run(command.serve(settings, Replaced(), Replaced())))
+    """
+    command = (sys.executable, "-c", textwrap.dedent(program))
+    with running(tmp_path, "--poll-seconds", "0.05", command=command) as (process, _):
+        address = tmp_path / "address"
+        waiting = time.monotonic() + 60
+        found = False
+        while not found and time.monotonic() < waiting:
+            with contextlib.suppress(OSError):  # between the two processes nobody serves
+                found = (
+                    values(scrape(f"http://{address.read_text().strip()}"), "gpuscale_driver_up", reason="second") != []
+                )
+            time.sleep(0.02)
+        assert found
+        assert process.poll() is None, "the same process id goes on"
+
+
+@pytest.mark.skipif(ctypes.util.find_library("nvidia-ml") is not None, reason="this machine has a GPU driver")
+def test_without_a_driver_it_stays_up_and_says_why(tmp_path: Path) -> None:
+    with running(tmp_path, "--poll-seconds", "0.1", "--kubelet-socket", "") as (process, url):
+        series = scrape_until(url, "gpuscale_driver_up")
+        scrape_until(url, "gpuscale_kubelet_up", reason="off")
+        assert process.poll() is None
+        process.terminate()
+        _, log = process.communicate(timeout=60)
+    assert values(series, "gpuscale_driver_up") == [0]
+    assert not [name for name in names(series) if name.startswith("aom_")]
+    assert log.count("driver does not answer") == 1
+
+
+def test_a_simulation_loads_neither_the_drivers_library_nor_grpc() -> None:
+    program = (
+        "import sys, exporter.__main__ as command\n"
+        "command.main(['--simulate', '1xT4', '--once'])\n"
+        "print({'pynvml', 'grpc'} & sys.modules.keys(), file=sys.stderr)\n"
+    )
+    ended = subprocess.run(
+        (sys.executable, "-c", program), env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stderr.splitlines()[-1] == "set()"

@@ -1,0 +1,103 @@
+import dataclasses
+import socket
+from pathlib import Path
+
+import pytest
+
+from exporter.settings import Address, Settings, SettingsError, parse
+
+
+def refused(*argv: str, **environment: str) -> tuple[str, ...]:
+    with pytest.raises(SettingsError) as caught:
+        parse(argv, environment)
+    assert "\n" not in str(caught.value)
+    return caught.value.faults
+
+
+def test_without_arguments_the_defaults_hold() -> None:
+    settings = parse([], {})
+    assert settings == Settings(node=socket.gethostname())
+    assert settings.listen == Address("0.0.0.0", 9836)
+    assert settings.kubelet_socket == "/var/lib/kubelet/pod-resources/kubelet.sock"
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(Settings), ids=lambda field: field.name)
+def test_each_setting_has_a_flag_and_a_variable_and_the_flag_wins(field: dataclasses.Field[object]) -> None:
+    samples = {
+        "listen": ("127.0.0.1:1", "127.0.0.1:2"),
+        "poll_seconds": ("2", "3"),
+        "deadline_seconds": ("0.5", "0.25"),
+        "stale_polls": ("4", "5"),
+        "simulate": ("2xT4", "./world.json"),
+        "log_level": ("debug", "error"),
+        "once": ("false", "true"),
+    }
+    by_variable, by_flag = samples.get(field.name, ("from-variable", "from-flag"))
+    environment = {f"GPUSCALE_EXPORTER_{field.name.upper()}": by_variable}
+    flag = ["--" + field.name.replace("_", "-")] + ([] if field.name == "once" else [by_flag])
+    convert = field.metadata["convert"]
+    assert getattr(parse([], environment), field.name) == convert(by_variable)
+    assert getattr(parse(flag, environment), field.name) == convert(by_flag)
+
+
+def test_the_node_is_named_by_flag_then_variable_then_kubernetes_then_host() -> None:
+    assert parse(["--node", "a"], {"NODE_NAME": "b"}).node == "a"
+    assert parse([], {"GPUSCALE_EXPORTER_NODE": "c", "NODE_NAME": "b"}).node == "c"
+    assert parse([], {"NODE_NAME": "b"}).node == "b"
+
+
+def test_an_empty_socket_path_switches_the_kubelet_off() -> None:
+    assert parse(["--kubelet-socket", ""], {}).kubelet_socket == ""
+    assert parse([], {"GPUSCALE_EXPORTER_KUBELET_SOCKET": ""}).kubelet_socket == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("[::1]:80", ("::1", 80)), (":9836", ("0.0.0.0", 9836)), ("localhost:0", ("localhost", 0))],
+)
+def test_an_address_has_a_host_and_a_port(text: str, address: tuple[str, int]) -> None:
+    assert parse(["--listen", text], {}).listen == address
+
+
+@pytest.mark.parametrize("text", ["9836", "host:", "host:http", "host:65536", "host:-1", ""])
+def test_an_address_without_a_usable_port_is_refused(text: str) -> None:
+    assert refused("--listen", text)[0].startswith("--listen must be HOST:PORT")
+
+
+@pytest.mark.parametrize("text", ["", "x", "nan", "inf", "-1", "0", "3601"])
+def test_a_period_that_is_no_sensible_number_is_refused(text: str) -> None:
+    assert refused("--poll-seconds", text)[0].startswith("--poll-seconds must be a number of seconds")
+
+
+def test_all_faults_are_reported_at_once_by_the_name_they_were_given_under() -> None:
+    found = refused("--listen", "x", "--bogus", "--stale-polls", "1", GPUSCALE_EXPORTER_LOG_LEVEL="loud")
+    assert len(found) == 4
+    for name in ("--listen", "--bogus", "--stale-polls", "GPUSCALE_EXPORTER_LOG_LEVEL"):
+        assert any(name in fault for fault in found)
+
+
+def test_a_flag_without_its_value_is_one_sentence() -> None:
+    assert "--listen" in refused("--listen")[0]
+
+
+def test_a_model_that_is_not_known_is_refused_with_those_that_are() -> None:
+    (fault,) = refused("--simulate", "8xH900")
+    assert "H900" in fault
+    assert "H100" in fault
+
+
+@pytest.mark.parametrize("text", ["H100", "0xH100", "8x", "eight"])
+def test_a_simulation_that_is_neither_count_and_model_nor_a_path_is_refused(text: str) -> None:
+    assert "COUNTxMODEL" in refused("--simulate", text)[0]
+
+
+def test_a_simulation_file_need_not_exist_yet(tmp_path: Path) -> None:
+    assert parse(["--simulate", str(tmp_path / "later.json")], {}).simulate.endswith("later.json")
+
+
+def test_a_poll_that_waits_to_its_deadline_still_ends_before_values_go_stale() -> None:
+    settings = Settings()
+    assert settings.deadline + settings.poll_seconds < settings.stale_after_seconds
+    assert Settings(poll_seconds=0.1).deadline < 0.2
+    assert "--deadline-seconds must be below 2" in refused("--deadline-seconds", "2")[0]
+    assert parse(["--deadline-seconds", "1.9"], {}).deadline == 1.9

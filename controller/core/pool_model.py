@@ -45,12 +45,16 @@ class PodClass:
 
 @dataclass(frozen=True, slots=True)
 class NodeTemplate:
-    """What a new node of the pool will offer. ``gpu_resources`` are the names that make a node a GPU node."""
+    """What a new node of the pool will offer. ``gpu_resources`` are the names that make a node a GPU node.
+
+    ``startup_taints`` go when a node is ready for pods; until then it counts as coming.
+    """
 
     allocatable: Resources
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     gpu_resources: tuple[str, ...] = ("nvidia.com/gpu",)
+    startup_taints: tuple[Taint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class PoolPolicy:
     template: NodeTemplate | None
     headroom_gpus: int = 0
     max_step_up: int = 0
-    """Most nodes added at once; 0 = no limit."""
+    """Most nodes ordered and not yet seen at any time; 0 = no limit."""
     scale_down_enabled: bool = True
     quiet_seconds: float = 600.0
     min_node_age_seconds: float = 600.0
@@ -109,11 +113,13 @@ class PoolMemory:
     """What one pool decision passes to the next.
 
     ``unneeded_since``: node -> when it was first seen empty and not needed. ``marked_at``: node -> when we marked
-    it. ``size_changed_at``: when we last raised the size (what is not seen as a node counts as coming from then).
+    it. ``lowered_at``: marked node -> when the size was lowered for it (the provider is removing it).
+    ``size_changed_at``: when we last raised the size (what is not seen as a node counts as coming from then).
     """
 
     unneeded_since: Mapping[str, float] = field(default_factory=dict)
     marked_at: Mapping[str, float] = field(default_factory=dict)
+    lowered_at: Mapping[str, float] = field(default_factory=dict)
     size_changed_at: float | None = None
 
 
@@ -138,7 +144,8 @@ class PoolDecision:
     """The result: ``desired`` is the absolute size.
 
     ``mark`` are nodes to cordon and mark now (the size follows one tick later, if they are still empty),
-    ``release`` nodes whose cordon and mark by us are to be taken back.
+    ``release`` nodes whose cordon and mark by us are to be taken back. A raised size must be written before
+    ``release`` is done, so that the provider never finds fewer marked nodes than it is to remove.
     """
 
     desired: int

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,7 +129,7 @@ def read_gpu(gpu: GpuCalls, index: int, name: str, started: float) -> GpuReading
     return GpuReading(gpu.uuid, index, name, absent=absent, read_seconds=time.monotonic() - started, **values)
 
 
-def _put_memory(put: Any, memory: calls.Memory | Absent) -> None:
+def _put_memory(put: Callable[[str, object], None], memory: calls.Memory | Absent) -> None:
     for part in ("total", "used", "free", "reserved"):
         value = memory if isinstance(memory, Absent) else getattr(memory, part)
         put(f"memory_{part}_bytes", Absent(AbsentReason.NOT_SUPPORTED) if value is None else value)

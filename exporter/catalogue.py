@@ -173,7 +173,7 @@ GPU_CAPABILITY = _health(
 GPU_READ_SECONDS = _health(
     "gpuscale_gpu_read_seconds",
     ("node", "uuid"),
-    "How long reading the GPU took at the last poll.",
+    "How long reading the GPU took at the last poll, or for how long it has hung.",
     "GpuReading.read_seconds",
     unit="seconds",
 )

@@ -78,7 +78,7 @@ def _gpu_health(gpu: GpuReading, node: str, health: _Samples) -> None:
     health[c.GPU_UP][labels] = int(gpu.fault is None)
     if gpu.fault is not None:
         health[c.GPU_ABSENT][(*labels, gpu.fault.value)] = 1
-    else:
+    if gpu.fault is None or gpu.read_seconds:
         health[c.GPU_READ_SECONDS][(node, gpu.uuid)] = gpu.read_seconds
 
 

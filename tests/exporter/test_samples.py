@@ -88,6 +88,11 @@ def test_a_lost_gpu_keeps_its_identity_and_loses_its_values_and_the_others_stay(
     assert values(series, "gpuscale_gpus_seen") == [1]
 
 
+def test_a_gpu_that_hangs_tells_for_how_long() -> None:
+    stuck = GpuReading("GPU-a", 0, "Tesla T4", fault=AbsentReason.TIMEOUT, read_seconds=61.5)
+    assert values(published(snapshot(stuck)), "gpuscale_gpu_read_seconds", uuid="GPU-a") == [61.5]
+
+
 def test_a_driver_that_is_down_is_said_with_its_reason() -> None:
     series = published(snapshot(driver=SourceState(up=False, reason="library_not_found", message="...")))
     assert values(series, "gpuscale_driver_up", reason="library_not_found") == [0]

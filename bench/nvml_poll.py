@@ -48,7 +48,7 @@ async def poll(polls: int) -> dict[str, float]:
 
 def world() -> dict[str, Any]:
     processes = [
-        {"pid": 100 * gpu + k, "gpu_uuid": uuid(gpu), "memory_used_bytes": 2**30, "utilization_percent": 20}
+        {"pid": 1 + 100 * gpu + k, "gpu_uuid": uuid(gpu), "memory_used_bytes": 2**30, "utilization_percent": 20}
         for gpu in range(GPUS)
         for k in range(PROCESSES)
     ]

@@ -214,11 +214,11 @@ class GpuCalls:
         return {pid: value for pid, value in found.items() if not isinstance(value, Absent)}
 
     def _listed(self, kind: str) -> dict[int, int | None] | Absent:
-        names = [f"nvmlDeviceGet{kind}RunningProcesses_{version}" for version in ("v3", "v2")]
-        answer = self._first(*((name, _process_list(name)) for name in names))
+        newer, older = (f"nvmlDeviceGet{kind}RunningProcesses_{version}" for version in ("v3", "v2"))
+        answer = self._first((newer, _plausible(_resized(_binding(newer)))), (older, _resized(_binding(older))))
         if isinstance(answer, Absent):
             return answer
-        return {int(entry.pid): _known_bytes(entry.usedGpuMemory) for entry in answer}
+        return {int(entry.pid): _known_bytes(entry.usedGpuMemory) for entry in answer if entry.pid not in _NO_PIDS}
 
     def _first(self, *ways: tuple[str, Callable[[Handle], T]]) -> T | Absent:
         """Ask in the first way that this GPU supports. Raises GpuError, DriverError."""
@@ -277,12 +277,11 @@ def _temperature_by(name: str) -> Callable[[Handle], int]:
     return lambda handle: int(_binding(name)(handle, _SENSOR))
 
 
-def _process_list(name: str) -> Callable[[Handle], list[Any]]:
-    """Early 535 drivers answer _v3 with wider entries than they say: read by the usual width, pids are then garbage."""
-    listed = _resized(_binding(name))
+def _plausible(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """Refuse the wider entries that early 535 drivers give without saying so: read by the usual width, pids are off."""
 
-    def call(handle: Handle) -> list[Any]:
-        entries = listed(handle)
+    def call(*arguments: object) -> list[Any]:
+        entries = function(*arguments)
         if any(entry.pid in _NO_PIDS for entry in entries):
             raise pynvml.NVMLError(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
         return entries

@@ -108,6 +108,15 @@ def test_the_wide_process_entries_of_early_535_drivers_give_no_wrong_pids(
         )
 
 
+def test_a_process_whose_pid_is_not_told_hides_no_other(fake: FakeDriver, reader: Any) -> None:
+    form = gpus(1)
+    form["processes"] = [
+        {"pid": pid, "gpu_uuid": uuid(0), "memory_used_bytes": MIB, "utilization_percent": 5} for pid in (0, 17)
+    ]
+    load(fake, form)
+    assert reader().read()[0][uuid(0)].processes == (ProcessReading(17, uuid(0), MIB, 5.0),)
+
+
 def test_an_older_binding_reads_the_temperature_too(fake: FakeDriver, reader: Any, tmp_path: Path) -> None:
     """nvidia-ml-py 12.560, the oldest that is allowed, has no TemperatureV."""
     binding = importlib.util.find_spec("pynvml")

@@ -103,10 +103,10 @@ class Scale:
 class Cluster:
     """A cluster, through its API server. Every method raises ApiError or one of its subclasses."""
 
-    def __init__(self, connection: Connection, *, concurrency: int = 32) -> None:
+    def __init__(self, connection: Connection, *, concurrency: int = 32, request_seconds: float = 30.0) -> None:
         """Must run in the event loop in which the methods are then called."""
         self.connection = connection
-        self._transport = Transport(connection, concurrency=concurrency)
+        self._transport = Transport(connection, concurrency=concurrency, request_seconds=request_seconds)
         self._discovery = Discovery(self._fetch)
 
     @classmethod

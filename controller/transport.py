@@ -112,7 +112,6 @@ class Call:
     query: Mapping[str, str] = field(default_factory=dict)
     body: object = None
     content_type: str = "application/json"
-    timeout_seconds: float = 30.0
     urgent: bool = False
     patient: bool = True
 
@@ -133,10 +132,14 @@ class Call:
 
 
 class Transport:
-    """Sends Calls. At most ``concurrency`` are under way at once, watches and urgent calls not counted."""
+    """Sends Calls, each with ``request_seconds`` to be answered in.
 
-    def __init__(self, connection: Connection, *, concurrency: int = 32) -> None:
+    At most ``concurrency`` are under way at once, watches and urgent calls not counted.
+    """
+
+    def __init__(self, connection: Connection, *, concurrency: int = 32, request_seconds: float = 30.0) -> None:
         self.connection = connection
+        self._seconds = request_seconds
         self._session = connection.session()
         self._places = asyncio.Semaphore(concurrency)
         self._refused_areas: set[tuple[str, str]] = set()
@@ -187,9 +190,7 @@ class Transport:
     @contextlib.asynccontextmanager
     async def _answer(self, call: Call, *, endless: bool = False) -> AsyncIterator[aiohttp.ClientResponse]:
         """Hold the response while it is open; whatever goes wrong on the way is Unreachable."""
-        timeout = aiohttp.ClientTimeout(
-            total=None if endless else call.timeout_seconds, sock_connect=min(5.0, call.timeout_seconds)
-        )
+        timeout = aiohttp.ClientTimeout(total=None if endless else self._seconds, sock_connect=min(5.0, self._seconds))
         data = None if call.body is None else json.dumps(call.body).encode()
         headers = {"Accept": "application/json"} | ({} if data is None else {"Content-Type": call.content_type})
         try:
@@ -204,7 +205,7 @@ class Transport:
             ) as response:
                 yield response
         except TimeoutError as problem:
-            raise unreachable(f"{call.what}: no answer within {call.timeout_seconds:g} s") from problem
+            raise unreachable(f"{call.what}: no answer within {self._seconds:g} s") from problem
         except (aiohttp.ClientError, OSError, RuntimeError) as problem:
             if isinstance(problem, RuntimeError) and not self._session.closed:
                 raise
@@ -242,10 +243,10 @@ class Transport:
         header = self.connection.credentials.header
         async with contextlib.AsyncExitStack() as stack:
             try:
-                async with asyncio.timeout(call.timeout_seconds):
+                async with asyncio.timeout(self._seconds):
                     response = await stack.enter_async_context(self._answer(call, endless=True))
             except TimeoutError as problem:
-                raise unreachable(f"{call.what}: no answer within {call.timeout_seconds:g} s") from problem
+                raise unreachable(f"{call.what}: no answer within {self._seconds:g} s") from problem
             if not 200 <= response.status < 300:
                 refusal = from_answer(response.status, response.headers, await response.read(), call.what)
                 if isinstance(refusal, Unauthorized):

@@ -68,6 +68,13 @@ def status_object(code: int, reason: str = "", message: str = "") -> dict[str, A
     }
 
 
+def reply(document: object, code: int = 200) -> Answer:
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        return web.json_response(document, status=code)
+
+    return answer
+
+
 def text(code: int, body: str, content_type: str = "text/html", **headers: str) -> Answer:
     async def answer(_request: web.Request) -> web.StreamResponse:
         return web.Response(status=code, text=body, content_type=content_type, headers=headers)
@@ -261,7 +268,7 @@ async def scripted_api() -> AsyncIterator[ScriptedApi]:
     api = ScriptedApi()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", api.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

@@ -49,13 +49,17 @@ class Credentials:
     load: Callable[[bool], Awaitable[str]] | None = None
     period_seconds: float = 60.0
     clock: Callable[[], float] = time.monotonic
-    _loaded_at: float = field(default=float("-inf"), init=False)
+    _loaded_at: float = field(init=False)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
-    async def fresh(self) -> None:
-        """Reload if a period has passed. A failure keeps the old header: it may still be good."""
+    def __post_init__(self) -> None:
+        self._loaded_at = self.clock()
+
+    async def fresh(self) -> str:
+        """Give the header, reloaded if a period has passed. A failure keeps the old one: it may still be good."""
         if self.load is not None and self.clock() - self._loaded_at >= self.period_seconds:
             await self._reload(force=False)
+        return self.header
 
     async def renew(self, refused: str) -> bool:
         """After a 401 for ``refused``: whether there is now another header to try."""
@@ -152,7 +156,7 @@ class Transport:
         """Send, and return the answer's JSON object; wait out a few 429 and, for reads, a short spell of 403."""
         renewed, forbidden, too_many = False, 0, 0
         while True:
-            header = self.connection.credentials.header
+            header = await self.connection.credentials.fresh()
             try:
                 answer = await self._once(call)
             except Unauthorized:
@@ -183,7 +187,6 @@ class Transport:
         await asyncio.sleep(wait + random.uniform(0.0, 0.25))  # noqa: S311 - jitter, not a secret
 
     async def _once(self, call: Call) -> dict[str, Any]:
-        await self.connection.credentials.fresh()
         async with contextlib.nullcontext() if call.urgent else self._places, self._answer(call) as response:
             return _json_object(call, response.status, response.headers, await response.read())
 
@@ -219,7 +222,6 @@ class Transport:
         Ends when the server ends it. Raises Unreachable when nothing comes for ``silence_seconds``, and ApiErrors for
         answers that are not a success. ``opened`` is called once the server has accepted the request.
         """
-        await self.connection.credentials.fresh()
         rest = b""
         async with self._opened(call) as response:
             if opened is not None:
@@ -240,7 +242,7 @@ class Transport:
     @contextlib.asynccontextmanager
     async def _opened(self, call: Call) -> AsyncIterator[aiohttp.ClientResponse]:
         """Hold an endless answer whose head has come in time and says success."""
-        header = self.connection.credentials.header
+        header = await self.connection.credentials.fresh()
         async with contextlib.AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(self._seconds):

@@ -30,7 +30,7 @@ START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 
 
-class StartFailed(Exception):
+class StartError(Exception):
     """A program ended, or was not ready in time; the message ends with the last lines of its log."""
 
 
@@ -135,9 +135,9 @@ class ControlPlane:
         deadline = time.monotonic() + START_SECONDS
         while not ready():
             if self._processes[name].poll() is not None:
-                raise StartFailed(f"{name} ended:\n{self._tail(name)}")
+                raise StartError(f"{name} ended:\n{self._tail(name)}")
             if time.monotonic() > deadline:
-                raise StartFailed(f"{name} was not ready after {START_SECONDS:.0f} s:\n{self._tail(name)}")
+                raise StartError(f"{name} was not ready after {START_SECONDS:.0f} s:\n{self._tail(name)}")
             time.sleep(0.1)
 
     def _tail(self, name: str) -> str:

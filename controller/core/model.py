@@ -64,6 +64,7 @@ class Reason(StrEnum):
     # node pools
     PENDING_GPU_PODS = "PendingGPUPods"
     PLANNED_REPLICAS = "PlannedReplicas"
+    HEADROOM_SHORT = "HeadroomShort"
     CAPACITY_ARRIVING = "CapacityArriving"
     DEMAND_MET = "DemandMet"
     NODES_UNNEEDED = "NodesUnneeded"

@@ -134,7 +134,8 @@ class PoolTrace:
     nodes_coming: int = 0
     nodes_needed: int = 0
     steps: tuple[Step, ...] = ()
-    never_fit: tuple[str, ...] = ()
+    never_fit: Mapping[str, str] = field(default_factory=dict)
+    """pod -> why no node of this pool can take it; a few of each kind."""
     blocked: Mapping[str, str] = field(default_factory=dict)
     """node -> why it stays, for nodes that a shrink would have liked to take."""
 

@@ -1,0 +1,153 @@
+"""A pool sorted out: which nodes work, come, are lost, are marked, are being removed; and where pods can go.
+
+Why it exists: node facts are untidy (Ready without GPUs, a size without nodes, a mark taken off by hand). They are
+put into words once here, so that growing and shrinking reason about the same words.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from controller.core.packing import Bin
+from controller.core.pool_model import Node, NodeTemplate, PoolMemory, PoolObservation, PoolPolicy, Taint
+
+_LIFECYCLE = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+"""Taints that Kubernetes itself puts on a node while it starts or is cordoned."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """The pool's nodes, each in exactly one of the groups ``working`` to ``cordoned``.
+
+    ``working``: pods can go there. ``coming``: will be, in time. ``lost``: past the deadline without its GPUs.
+    ``marked``: cordoned and marked by us, empty, may still be taken back. ``going``: the size was lowered for it.
+    ``freed``: bears our mark, but must be given back now; ``rescued``: the same, and the size was lowered for it.
+    ``cordoned``: by somebody else. ``unseen``: size without nodes; ``unseen_coming``: what of it still counts.
+    """
+
+    working: tuple[Node, ...]
+    coming: tuple[Node, ...]
+    lost: tuple[Node, ...]
+    marked: tuple[Node, ...]
+    going: tuple[Node, ...]
+    freed: tuple[Node, ...]
+    rescued: tuple[Node, ...]
+    cordoned: tuple[Node, ...]
+    unseen: int
+    unseen_coming: int
+    size_changed_at: float | None
+
+    @property
+    def all_coming(self) -> int:
+        """Nodes on their way, seen or not."""
+        return len(self.coming) + self.unseen_coming
+
+
+def look(policy: PoolPolicy, observation: PoolObservation, memory: PoolMemory, now: float) -> PoolView:
+    """Sort the nodes out. Every node with its GPUs works where no template is known."""
+    groups: dict[str, list[Node]] = {}
+    for node in sorted(observation.nodes, key=lambda n: n.name):
+        groups.setdefault(_group(node, policy, observation, memory, now), []).append(node)
+    take = {name: tuple(nodes) for name, nodes in groups.items()}
+    going, rescued = take.get("going", ()), take.get("rescued", ())
+    unseen = max(0, observation.size + len(rescued) - (len(observation.nodes) - len(going)))
+    since = memory.size_changed_at
+    since = now if since is None and unseen else since
+    in_time = since is not None and now - since <= policy.provision_deadline_seconds
+    return PoolView(
+        working=take.get("working", ()),
+        coming=take.get("coming", ()),
+        lost=take.get("lost", ()),
+        marked=take.get("marked", ()),
+        going=going,
+        freed=take.get("freed", ()),
+        rescued=rescued,
+        cordoned=take.get("cordoned", ()),
+        unseen=unseen,
+        unseen_coming=unseen if in_time else 0,
+        size_changed_at=since,
+    )
+
+
+def _group(node: Node, policy: PoolPolicy, observation: PoolObservation, memory: PoolMemory, now: float) -> str:
+    if node.name in memory.lowered_at:
+        kept = len(observation.nodes) <= observation.size
+        late = now - memory.lowered_at[node.name] > policy.provision_deadline_seconds
+        if kept and late:
+            return "freed"
+        return "rescued" if _claimed(node) else "going"
+    if node.marked:
+        return "freed" if _claimed(node) or not policy.scale_down_enabled else "marked"
+    if node.cordoned:
+        return "cordoned"
+    return _readiness(node, policy, now)
+
+
+def _claimed(node: Node) -> bool:
+    """Whether a pod landed on it, or somebody took mark or cordon off, or asked for it to stay."""
+    return node.pods > 0 or node.protected or not (node.marked and node.cordoned)
+
+
+def _readiness(node: Node, policy: PoolPolicy, now: float) -> str:
+    template = policy.template
+    started = node.ready and not (template and _starting(node, template))
+    in_time = now - node.created_at <= policy.provision_deadline_seconds
+    if started and (template is None or _gpus_whole(node, template)):
+        return "working"
+    if in_time:
+        return "coming"
+    return "working" if started and template and _gpus_any(node, template) else "lost"
+
+
+def _starting(node: Node, template: NodeTemplate) -> bool:
+    return any(_is_startup(taint, template) for taint in node.taints)
+
+
+def _is_startup(taint: Taint, template: NodeTemplate) -> bool:
+    return any((s.key, s.effect) == (taint.key, taint.effect) for s in template.startup_taints)
+
+
+def _gpus_whole(node: Node, template: NodeTemplate) -> bool:
+    return all(node.allocatable.get(r, 0) >= template.allocatable.get(r, 0) for r in template.gpu_resources)
+
+
+def _gpus_any(node: Node, template: NodeTemplate) -> bool:
+    return any(node.allocatable.get(resource, 0) > 0 for resource in template.gpu_resources)
+
+
+def lasting(taints: Iterable[Taint], template: NodeTemplate) -> tuple[Taint, ...]:
+    """Return the taints that stay when the node has started and is not cordoned."""
+    return tuple(t for t in taints if not t.key.startswith(_LIFECYCLE) and not _is_startup(t, template))
+
+
+def bins_of(view: PoolView, template: NodeTemplate) -> list[Bin]:
+    """List where pods can go without a new node, best first: working nodes, marked ones, coming ones, going ones."""
+    here = [_bin(node, node.allocatable, node.labels, node.taints) for node in view.working]
+    returned = [_returned_bin(node, template) for node in (*view.freed, *view.rescued, *view.marked) if node.ready]
+    coming = [_coming_bin(node, template) for node in view.coming]
+    unseen = [
+        Bin(f"unseen/{i}", template.allocatable, template.labels, template.taints) for i in range(view.unseen_coming)
+    ]
+    going = [_returned_bin(node, template) for node in view.going if node.ready]
+    return [*here, *returned, *coming, *unseen, *going]
+
+
+def _returned_bin(node: Node, template: NodeTemplate) -> Bin:
+    """Return a node as it will be when its cordon is taken off."""
+    return _bin(node, node.allocatable, node.labels, lasting(node.taints, template))
+
+
+def _coming_bin(node: Node, template: NodeTemplate) -> Bin:
+    """Return a node that has not all of its GPUs, labels and taints yet, as it will be."""
+    taints = {*lasting(node.taints, template), *template.taints}
+    ordered = tuple(sorted(taints, key=lambda t: (t.key, t.effect, t.value)))
+    return _bin(node, template.allocatable, {**node.labels, **template.labels}, ordered)
+
+
+def _bin(node: Node, offer: Mapping[str, int], labels: Mapping[str, str], taints: tuple[Taint, ...]) -> Bin:
+    free = {name: amount - node.requested.get(name, 0) for name, amount in offer.items()}
+    return Bin(node.name, free, labels, taints)
+
+
+def whole_gpus(template: NodeTemplate) -> int:
+    """Return the GPUs of one new node."""
+    return sum(template.allocatable.get(name, 0) for name in template.gpu_resources) // 1000

@@ -149,6 +149,15 @@ class TestRealServer:
         assert [found for found, _ in kept] == [EXPECTED] * 3 + [None]
         assert not any(state.up for _, state in kept)
 
+    async def test_an_answer_in_between_starts_the_count_again(self, path: Path) -> None:
+        with asking(path) as source:
+            for _ in range(2):
+                with serving(path, lambda *_: ONE):
+                    await source.allocations()
+                remove(path)
+                kept = [(await source.allocations())[0] for _ in range(KEPT_POLLS)]
+        assert kept == [EXPECTED] * KEPT_POLLS
+
     async def test_an_older_kubelet_without_v1_is_named(self, path: Path) -> None:
         old = "/v1alpha1.PodResourcesLister/List"
         with serving(path, lambda *_: ONE, method=old), asking(path) as source:

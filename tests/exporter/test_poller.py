@@ -136,6 +136,15 @@ async def test_a_lost_gpu_is_told_each_time_it_is_lost(caplog: pytest.LogCapture
     assert caplog.text.count("GPU GPU-a (Tesla T4) is absent: lost") == 2
 
 
+async def test_a_field_that_comes_and_goes_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    poor = gpu(power_watts=None)
+    polling = poller(answers(*(((one,), UP) for one in (poor, gpu(), poor, gpu(), poor))))
+    for _ in range(5):
+        await polling.poll()
+    assert caplog.text.count("power_watts is not published: not_supported") == 1
+
+
 async def test_the_loop_goes_on_while_a_reading_waits() -> None:
     release = asyncio.Event()
 

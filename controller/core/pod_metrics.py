@@ -6,7 +6,6 @@ goes beyond it only where the policy turns the GPU rules on. Every exit says wha
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from controller.core import words
@@ -25,7 +24,7 @@ from controller.core.model import (
     TargetType,
 )
 from controller.core.pod_classes import Classes, by_gpu_rules, by_hpa
-from controller.core.proposals import Tolerance, UnusableError, along_the_ratio, tolerance_of
+from controller.core.proposals import Course, Tolerance, UnusableError, along_the_ratio, tolerance_of
 
 CAPPED_AT = 98_000
 
@@ -56,7 +55,9 @@ def pods_by_hpa(
         raise UnusableError("no pod that counts has reported a value")
     measure = measure_of(metric, pods, ())
     sized = size_by_fill(measure, values, len(classes.counted), classes, observation.replicas, tolerance_of(policy))
-    return pod_trace(metric, sized, classes)
+    return pod_trace(
+        metric, sized, classes, Course(sized.proposal, outcome=Reason.WITHIN_TOLERANCE if sized.within else None)
+    )
 
 
 def measure_of(metric: Metric, pods: tuple[Pod, ...], samples: tuple[Sample, ...]) -> Measure:
@@ -137,7 +138,9 @@ def measured(measure: Measure, values: Mapping[str, int]) -> Measured:
     return result
 
 
-def pod_trace(metric: Metric, sized: Sized, classes: Classes) -> MetricTrace:
+def pod_trace(
+    metric: Metric, sized: Sized, classes: Classes, course: Course, signal: Reason | None = None
+) -> MetricTrace:
     """Write down how per-pod values came to their proposal."""
     _, average, utilization = sized.measured
     current = f"{words.amount(average)}{words.unit(metric)}" if utilization is None else f"{utilization} % of requests"
@@ -146,7 +149,7 @@ def pod_trace(metric: Metric, sized: Sized, classes: Classes) -> MetricTrace:
         target=words.target(metric),
         current=current,
         ratio=sized.measured.ratio,
-        proposal=sized.proposal,
+        proposal=course.proposal,
         counted=tuple(classes.counted),
         filled=sized.filled,
         filled_with=sized.filled_with,
@@ -157,7 +160,9 @@ def pod_trace(metric: Metric, sized: Sized, classes: Classes) -> MetricTrace:
         ignored=tuple(classes.ignored),
         average=average,
         utilization=utilization,
-        outcome=Reason.WITHIN_TOLERANCE if sized.within else None,
+        needed=course.needed,
+        outcome=course.outcome,
+        signal=signal,
     )
 
 
@@ -177,10 +182,24 @@ def pods_by_gpu_rules(
     tolerance = Tolerance(0.0, 0.0) if metric.target_type is TargetType.HEADROOM else tolerance_of(policy)
     values = {name: reading.samples[name].value for name in classes.counted}
     sized = size_by_fill(measure, values, len(values), classes, observation.replicas, tolerance)
-    trace = pod_trace(metric, sized, classes)
-    if metric.source is Source.GPU and metric.name == "utilization" and sized.measured.average >= CAPPED_AT:
-        trace = replace(trace, signal=Reason.SIGNAL_CAPPED)
-    return trace if sized.within else along_the_ratio(trace, observation.replicas, working=len(of))
+    course = Course(sized.proposal, outcome=Reason.WITHIN_TOLERANCE)
+    if not sized.within:
+        course = along_the_ratio(
+            sized.measured.ratio,
+            sized.proposal,
+            observation.replicas,
+            working=len(of),
+            warming=len(classes.warming),
+            broken=len(classes.broken),
+        )
+    return pod_trace(metric, sized, classes, course, capped(metric, sized.measured))
+
+
+def capped(metric: Metric, measured: Measured) -> Reason | None:
+    """Tell whether a utilisation is so near its ceiling that it can't say how much more is needed."""
+    if metric.source is Source.GPU and metric.name == "utilization" and measured.average >= CAPPED_AT:
+        return Reason.SIGNAL_CAPPED
+    return None
 
 
 def nothing_counted(metric: Metric, classes: Classes, observation: Observation) -> MetricTrace:

@@ -1,6 +1,5 @@
 """What all metrics share on the way to a proposal: tolerance, unusable readings, never against the ratio."""
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from controller.core import words
@@ -36,6 +35,14 @@ class Tolerance(NamedTuple):
         return 1.0 - self.down <= ratio <= 1.0 + self.up
 
 
+class Course(NamedTuple):
+    """A proposal after the GPU rules: ``needed`` is what the load asks for, ``outcome`` why it isn't proposed."""
+
+    proposal: int
+    needed: int | None = None
+    outcome: Reason | None = None
+
+
 def tolerance_of(policy: Policy) -> Tolerance:
     """Give the policy's tolerance per direction; ``behavior`` may set either."""
     behavior = policy.behavior
@@ -60,22 +67,19 @@ def failed(metric: Metric, message: str, reason: Reason | None) -> MetricTrace:
     )
 
 
-def along_the_ratio(trace: MetricTrace, current: int, working: int, *, warming_is_load: bool = True) -> MetricTrace:
-    """Keep a proposal from moving against its ratio, and count what is still starting as capacity.
+def along_the_ratio(
+    ratio: float, needed: int, current: int, *, working: int, warming: int, broken: int, warming_is_load: bool = True
+) -> Course:
+    """Keep a size from moving against its ratio, and count what is still starting as capacity.
 
-    ``working`` pods carry the load now. ``warming_is_load``: the proposal was made from working pods alone, so that on
+    ``working`` pods carry the load now. ``warming_is_load``: ``needed`` was made from working pods alone, so that on
     the way down those that start must be kept besides.
     """
-    needed = trace.proposal
-    if needed is None or trace.ratio is None:
-        return trace
-    warming, broken = len(trace.warming), len(trace.broken)
-    if trace.ratio < 1.0:
+    if ratio < 1.0:
         needed += warming if warming_is_load else 0
-        return replace(trace, needed=needed, proposal=min(needed, current))
+        return Course(min(needed, current), needed)
     if needed <= working + warming or needed <= current:
-        outcome = Reason.CAPACITY_WARMING if warming else None
-        return replace(trace, needed=needed, proposal=current, outcome=outcome)
+        return Course(current, needed, Reason.CAPACITY_WARMING if warming else None)
     if broken * 4 >= working + warming + broken:
-        return replace(trace, needed=needed, proposal=current, outcome=Reason.SCALE_UP_BLOCKED)
-    return replace(trace, needed=needed)
+        return Course(current, needed, Reason.SCALE_UP_BLOCKED)
+    return Course(needed, needed)

@@ -48,8 +48,23 @@ def total_by_gpu_rules(
     warming = tuple(pod.name for pod in pods if warming_pod(pod, rules, now))
     broken = tuple(pod.name for pod in pods if broken_pod(pod, rules, now))
     ready = sum(1 for pod in pods if serves(pod) and not ended(pod) and not pod.crashing)
-    trace = replace(trace, warming=warming, broken=broken)
-    return along_the_ratio(trace, observation.replicas, ready, warming_is_load=metric.target_type is TargetType.VALUE)
+    course = along_the_ratio(
+        trace.ratio or 0.0,
+        trace.proposal or 0,
+        observation.replicas,
+        working=ready,
+        warming=len(warming),
+        broken=len(broken),
+        warming_is_load=metric.target_type is TargetType.VALUE,
+    )
+    return replace(
+        trace,
+        warming=warming,
+        broken=broken,
+        proposal=course.proposal,
+        needed=course.needed,
+        outcome=course.outcome,
+    )
 
 
 def demand_freshness(metric: Metric, reading: Total, now: float) -> None:

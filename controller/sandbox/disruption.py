@@ -13,6 +13,7 @@ from controller.sandbox.selection import selector_match
 
 Objects = list[Object]
 
+_EVICTED = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
 _OWNERS = {resource.kind: resource for resource in (REPLICA_SETS, STATEFUL_SETS, DEPLOYMENTS)}
 
 
@@ -119,6 +120,10 @@ def evict(shelf: Shelf, namespace: str, name: str, body: Object, options: WriteO
     phase = (pod.get("status") or {}).get("phase")
     if phase not in {"Succeeded", "Failed", "Pending"} and "deletionTimestamp" not in pod["metadata"]:
         _check_budgets(shelf, namespace, pod)
+    if not options.dry_run:
+        condition = {"type": "DisruptionTarget", "status": "True", **_EVICTED}
+        held = [c for c in (pod.get("status") or {}).get("conditions") or [] if c["type"] != "DisruptionTarget"]
+        shelf.patch(PODS, namespace, name, {"status": {"conditions": [*held, condition]}}, "status")
     shelf.delete(PODS, namespace, name, how)
 
 

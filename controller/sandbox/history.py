@@ -113,9 +113,9 @@ class History:
     ``floor`` is the version of the newest change that is no longer kept.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, floor: int = 0) -> None:
         self._changes: deque[Change] = deque(maxlen=size)
-        self.floor = 0
+        self.floor = floor
         self.subscriptions: set[Subscription] = set()
         self.listeners: list[Callable[[Change], None]] = []
 

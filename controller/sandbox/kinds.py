@@ -13,7 +13,8 @@ class Resource:
     """One kind under one group and version.
 
     ``counts_generation``: ``metadata.generation`` follows the spec. ``unconditional_update``: a PUT may leave out the
-    resourceVersion. ``create_on_update``: a PUT to a free name creates. ``fields``: selectable beside name and
+    resourceVersion. ``create_on_update``: a PUT to a free name creates. ``returns_deleted``: a
+    DELETE gives the object, not a Status. ``fields``: selectable beside name and
     namespace. ``selectable_defaults`` is what an absent field counts as. ``custom``: comes from a definition.
     """
 
@@ -30,6 +31,7 @@ class Resource:
     unconditional_update: bool = True
     create_on_update: bool = False
     keeps_status: bool = False
+    returns_deleted: bool = False
     fields: tuple[str, ...] = ()
     scale: tuple[str, str, str] | None = None
     custom: bool = False
@@ -78,6 +80,7 @@ NAMESPACES = Resource(
     namespaced=False,
     subresources=("status",),
     fields=("status.phase",),
+    returns_deleted=True,
 )
 PODS = Resource(
     "",
@@ -89,6 +92,7 @@ PODS = Resource(
     categories=("all",),
     counts_generation=True,
     fields=tuple(_POD_FIELDS.split()),
+    returns_deleted=True,
 )
 NODES = Resource(
     "",
@@ -104,7 +108,7 @@ NODES = Resource(
 EVENTS = Resource(
     "", "v1", "events", "Event", short_names=("ev",), create_on_update=True, fields=tuple(_EVENT_FIELDS.split())
 )
-SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", short_names=("sa",))
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", short_names=("sa",), returns_deleted=True)
 DEPLOYMENTS = Resource(
     "apps",
     "v1",

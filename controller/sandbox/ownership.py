@@ -260,7 +260,7 @@ def _laid_over(base: Any, document: Any, lists: Lists, names: Path) -> Any:
 
 def _without(document: Object, paths: Paths) -> Object:
     result: Object = json.loads(json.dumps(document))
-    for path in sorted(paths, key=len, reverse=True):
+    for path in sorted(paths, key=len):  # an item goes whole, before its key does
         _drop(result, path)
     return result
 

@@ -54,7 +54,9 @@ def fill_defaults(value: Any, schema: Schema) -> None:
     others = schema.get("additionalProperties")
     known = schema.get("properties") or {}
     for key, inner in known.items():
-        if "default" in inner and (key not in value or (value[key] is None and not inner.get("nullable"))):
+        if key in value and value[key] is None and not inner.get("nullable"):
+            del value[key]
+        if "default" in inner and key not in value:
             value[key] = clone(inner["default"])
     for key, item in value.items():
         inner = known.get(key, others if isinstance(others, Mapping) else None)

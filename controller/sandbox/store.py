@@ -52,7 +52,7 @@ class Store:
         name = resource.qualified
         self.resources[name] = resource
         self._tables.setdefault(name, {})
-        self._histories.setdefault(name, History(self._history_size))
+        self._histories.setdefault(name, History(self._history_size, self.version))
         if admit is not None:
             self._admits[name] = admit
 
@@ -198,10 +198,9 @@ class Store:
         strategy.count_generation(resource, new, old, subresource)
         if options.dry_run:
             return new
-        stored = self.write(resource, entry.key, new, entry)
         if _released(new["metadata"]):
-            self.drop(resource, stored)
-        return stored.obj
+            return self.drop(resource, entry, new).obj
+        return self.write(resource, entry.key, new, entry).obj
 
     def delete(
         self, resource: Resource, namespace: str | None, name: str, how: Deletion | None = None
@@ -234,13 +233,13 @@ class Store:
         self._tell(resource, "MODIFIED" if before else "ADDED", entry, before)
         return entry
 
-    def drop(self, resource: Resource, entry: Entry) -> Entry:
+    def drop(self, resource: Resource, entry: Entry, last: Object | None = None) -> Entry:
         """Take one object out without further checks, and follow its end; gives its last version."""
         if self._tables[resource.qualified].pop(entry.key, None) is None:
             return entry
         self._sorted.pop(resource.qualified, None)
         self.version += 1
-        last = strategy.clone(entry.obj)
+        last = strategy.clone(entry.obj) if last is None else last
         last["metadata"]["resourceVersion"] = str(self.version)
         gone = Entry(entry.key, last, self.version)
         self._collector.replaced(resource, entry, None)

@@ -15,6 +15,7 @@ Object = dict[str, Any]
 
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_EMPTY_IS_ABSENT = ("labels", "annotations", "finalizers", "ownerReferences", "managedFields", "generateName")
 _SERVER_OWNED = (
     "uid",
     "creationTimestamp",
@@ -57,6 +58,9 @@ def named(resource: Resource, obj: Object, namespace: str | None, taken: Callabl
 
 def _settle_kind(resource: Resource, obj: Object) -> None:
     got = (obj.setdefault("apiVersion", resource.api_version), obj.setdefault("kind", resource.kind))
+    if resource.custom and got[0] == resource.api_version and got[1] != resource.kind:
+        cause = errors.Cause("FieldValueInvalid", f'Invalid value: "{got[1]}": must be {resource.kind}', "kind")
+        raise errors.invalid(resource.group, str(got[1]), obj["metadata"].get("name", ""), [cause])
     if got != (resource.api_version, resource.kind):
         raise errors.bad_request(
             f"{got[1]} in version {got[0]!r} cannot be handled as a {resource.kind}: "
@@ -105,7 +109,7 @@ def for_create(resource: Resource, obj: Object, now: float) -> Object:
         meta["generation"] = 1
     if resource.has_status and not resource.keeps_status:
         obj.pop("status", None)
-    return obj
+    return tidied(obj)
 
 
 def for_update(resource: Resource, new: Object, old: Object, subresource: str) -> Object:
@@ -116,7 +120,15 @@ def for_update(resource: Resource, new: Object, old: Object, subresource: str) -
         _carry(new, old, "status")
     for key in _SERVER_OWNED:
         _carry(new["metadata"], old["metadata"], key)
-    return new
+    return tidied(new)
+
+
+def tidied(obj: Object) -> Object:
+    """Drop, in place, metadata that is empty: the API does not keep it."""
+    for key in _EMPTY_IS_ABSENT:
+        if key in obj["metadata"] and not obj["metadata"][key]:
+            del obj["metadata"][key]
+    return obj
 
 
 def count_generation(resource: Resource, new: Object, old: Object, subresource: str) -> None:

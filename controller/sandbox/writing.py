@@ -55,6 +55,8 @@ async def replace(store: Store, call: Call) -> web.Response:
     if key_taken and not place.subresource:
         return _created(store, call, body, options)
     _check_kind(place.resource, body)
+    if place.resource.namespaced:
+        body["metadata"].setdefault("namespace", place.namespace)
     return object_response(store, call, _update(store, call, lambda _: body, options, place.subresource))
 
 
@@ -199,7 +201,7 @@ async def delete(store: Store, call: Call) -> web.Response:
     if not place.name:
         return _delete_many(store, call, options)
     obj, gone = store.delete(place.resource, place.namespace, place.name, how)
-    if not gone:
+    if not gone or place.resource.returns_deleted:
         return object_response(store, call, obj)
     resource = place.resource
     details = {"name": place.name, "group": resource.group, "kind": resource.plural, "uid": obj["metadata"]["uid"]}

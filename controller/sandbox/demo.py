@@ -26,13 +26,14 @@ from controller.crds import definitions
 from controller.resources import GROUP
 from controller.sandbox import api, nodepool, scenario
 from controller.sandbox.display import Display
+from controller.sandbox.exporters import last_line
 from controller.sandbox.load import SHORTEST_WAVE_SECONDS, Load, from_file, waves
 from controller.sandbox.operator_process import OperatorProcess
 from controller.sandbox.record import Decisions, Target
 from controller.sandbox.recordings import LoadError
 from controller.sandbox.scenario import Scenario
 from controller.sandbox.store import Store
-from controller.sandbox.summary import Run, lines, summary
+from controller.sandbox.summary import FORM, Run, lines, summary
 from controller.sandbox.world import Served, World
 
 DEFAULT_SECONDS = 120.0
@@ -201,6 +202,7 @@ class Stage:
             print(f"gpuscale demo: {failure}", file=sys.stderr)
         if world is None or self.display is None:
             print("ended before the load began")
+            self._write_json({"form": FORM, "outcome": outcome, "failure": failure, "seconds": 0.0})
             return 1 if failure else 0
         self.display.finish()
         run = Run(
@@ -214,9 +216,12 @@ class Stage:
         )
         document = summary(world.record, world.plant, options.scenario, options.load, run)
         print("\n".join(lines(document, options.load)))
-        if options.json is not None:
-            options.json.write_text(json.dumps(document, indent=2) + "\n")
+        self._write_json(document)
         return 1 if failure else 0
+
+    def _write_json(self, document: dict[str, Any]) -> None:
+        if self.options.json is not None:
+            self.options.json.write_text(json.dumps(document, indent=2) + "\n")
 
     async def close(self) -> None:
         """End every part that was started, and remove what was written."""
@@ -299,7 +304,8 @@ class Stage:
             while not (self.world.exporters.all_ready() and await self.operator.is_ready(session) and self._decided()):
                 self._check(steps)
                 if time.monotonic() > deadline:
-                    raise PartDiedError(f"the parts were not ready within {START_SECONDS:g} s")
+                    said = last_line(self.operator.log_file)
+                    raise PartDiedError(f"the parts were not ready within {START_SECONDS:g} s; the operator: {said}")
                 await asyncio.sleep(STEP_SECONDS)
 
     def _decided(self) -> bool:

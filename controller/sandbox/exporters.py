@@ -23,6 +23,7 @@ Object = dict[str, Any]
 NAMESPACE = "gpuscale-system"
 LABELS = {"app.kubernetes.io/name": "gpuscale-exporter"}
 STOP_SECONDS = 3.0
+PACKAGES = Path(__file__).resolve().parents[2]
 
 
 class Exporter(Protocol):
@@ -108,9 +109,17 @@ def start_process(node: str, simulation: Path) -> Exporter:
 
 
 def start(words: list[str], sink: int) -> subprocess.Popen[bytes]:
-    """Start a child in a session of its own, so that a Ctrl-C at the terminal is ours alone to handle."""
+    """Start a child beside this package, in a session of its own.
+
+    So ``-m`` finds our modules whatever lies in the user's folder, and a Ctrl-C at the terminal is ours to handle.
+    """
     return subprocess.Popen(  # noqa: S603 - our own programs
-        words, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+        words,
+        cwd=PACKAGES,
+        stdin=subprocess.DEVNULL,
+        stdout=sink,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
     )
 
 

@@ -33,7 +33,7 @@ class Scenario:
     gpus_per_node: int = 2
     min_nodes: int = 1
     max_nodes: int = 4
-    quiet_seconds: int = 5
+    quiet_seconds: int = 4
     min_node_age_seconds: int = 5
     boot_seconds: float = 4.0
     gpu_ready_seconds: float = 2.0

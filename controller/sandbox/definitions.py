@@ -10,10 +10,9 @@ from controller.sandbox.errors import Cause
 from controller.sandbox.history import Change, History
 from controller.sandbox.kinds import BUILT_IN, DEFINITIONS, Resource
 from controller.sandbox.ownership import Lists, Path
+from controller.sandbox.predicates import PREDICATES
 
 Object = dict[str, Any]
-# what the definition's own rules say about an object that its schema allows
-Predicate = Callable[[Object], list[Cause]]
 
 _AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 _BUILT_IN_NAMES = {resource.qualified for resource in BUILT_IN}
@@ -54,7 +53,6 @@ class Definitions:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._known: dict[str, Definition] = {}
-        self.predicates: dict[str, Predicate] = {}
         registry.register(DEFINITIONS, self._admit_definition)
         registry.history(DEFINITIONS).listeners.append(self._changed)
 
@@ -93,7 +91,7 @@ class Definitions:
             schemas.fill_defaults(new, definition.schema)
             only = "status" if subresource == "status" else ""
             faults = definition.check.faults(new, only) + _scale_faults(definition.resource, new)
-            predicate = self.predicates.get(definition.resource.qualified)
+            predicate = PREDICATES.get(definition.resource.qualified)
             if not faults and predicate is not None and not only:
                 faults = predicate(new)
             if faults:

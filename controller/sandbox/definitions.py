@@ -14,6 +14,19 @@ from controller.sandbox.predicates import PREDICATES
 
 Object = dict[str, Any]
 
+_BLOCKING = {
+    "FieldValueNotSupported",
+    "FieldValueRequired",
+    "FieldValueTooLong",
+    "FieldValueTooMany",
+    "FieldValueTypeInvalid",
+}
+_RULES_UNCHECKED = Cause(
+    "FieldValueInvalid",
+    "Invalid value: null: some validation rules were not checked because the object was invalid; "
+    "correct the existing errors to complete validation",
+    "<nil>",
+)
 _AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 _BUILT_IN_NAMES = {resource.qualified for resource in BUILT_IN}
 
@@ -91,14 +104,22 @@ class Definitions:
             schemas.fill_defaults(new, definition.schema)
             only = "status" if subresource == "status" else ""
             faults = definition.check.faults(new, only) + _scale_faults(definition.resource, new)
-            predicate = PREDICATES.get(definition.resource.qualified)
-            if not faults and predicate is not None and not only:
-                faults = predicate(new)
+            faults += _rule_faults(definition.resource, new, faults)
             if faults:
                 resource = definition.resource
                 raise errors.invalid(resource.group, resource.kind, new["metadata"]["name"], faults)
 
         return admit
+
+
+def _rule_faults(resource: Resource, obj: Object, found: list[Cause]) -> list[Cause]:
+    """Check the rules across fields, unless a fault of the schema keeps a server from it."""
+    predicate = PREDICATES.get(resource.qualified)
+    if predicate is None:
+        return []
+    if any(cause.reason in _BLOCKING for cause in found):
+        return [_RULES_UNCHECKED]
+    return predicate(obj)
 
 
 def _report_unknown(resource: Resource, unknown: list[str], options: WriteOptions) -> None:

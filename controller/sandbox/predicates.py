@@ -1,6 +1,6 @@
 """The rules across fields of our own kinds, run here where a real API server runs the CEL of the same rows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from controller import resources
@@ -15,16 +15,21 @@ def _predicate(parse: Callable[[Mapping[str, Any]], object]) -> Predicate:
         try:
             parse(obj)
         except resources.Invalid as invalid:
-            return [_cause(fault) for fault in invalid.faults]
+            return [cause for fault in invalid.faults for cause in _causes(fault)]
         return []
 
     return faults
 
 
-def _cause(fault: resources.Fault) -> Cause:
-    """Word a fault as the API server does: the row's message, without the values that our own parser adds."""
-    message = next((rule.message for rule in RULES if fault.message.startswith(rule.message)), fault.message)
-    return Cause("FieldValueInvalid", f'Invalid value: "object": {message}', fault.path)
+def _causes(fault: resources.Fault) -> Iterator[Cause]:
+    """Word a broken rule as the API server does, without the values that our own parser adds.
+
+    What is no row of the table is left to the schema: a real server knows nothing else.
+    """
+    for rule in RULES:
+        if fault.message.startswith(rule.message):
+            yield Cause("FieldValueInvalid", f"Invalid value: {rule.message}", fault.path)
+            return
 
 
 PREDICATES: Mapping[str, Predicate] = {

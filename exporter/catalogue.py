@@ -7,7 +7,7 @@ dashboards. All of them look here. Standard library only, so that any of them ma
 from dataclasses import dataclass
 from typing import Literal
 
-Level = Literal["node", "container", "health", "self"]
+Level = Literal["node", "container", "health", "self", "cluster", "nodepool", "model"]
 Kind = Literal["gauge", "counter"]
 
 GPU_LABELS = ("node", "uuid", "model")
@@ -259,6 +259,31 @@ SELF: tuple[Metric, ...] = (
     ),
 )
 CATALOGUE: tuple[Metric, ...] = (*NODE, *CONTAINER, *HEALTH, *SELF)
-"""Every row, in the order in which it is printed."""
+"""Every row that the exporter publishes, in the order in which it is printed."""
 
-BY_NAME: dict[str, Metric] = {metric.name: metric for metric in CATALOGUE}
+
+def _recorded(level: Level, what: str, labels: tuple[str, ...]) -> tuple[Metric, ...]:
+    def row(name: str, unit: str, help_text: str) -> Metric:
+        return Metric(f"aom_{level}_gpu_{name}", level, unit, "gauge", labels, help_text.format(what), "recorded")
+
+    return (
+        row("memory_capacity_megabytes", "megabytes", "All memory of the GPUs of {}. 1 MB = 2^20 bytes."),
+        row("memory_used_megabytes", "megabytes", "GPU memory in use in {}. 1 MB = 2^20 bytes."),
+        row(
+            "memory_free_megabytes",
+            "megabytes",
+            "GPU memory that can still be taken in {}: capacity - used - reserved. 1 MB = 2^20 bytes.",
+        ),
+        row("memory_usage", "percent", "Used GPU memory of {} in percent (0-100) of its capacity."),
+        row("usage", "percent", "Mean utilisation (0-100) over the GPUs of {}."),
+    )
+
+
+RECORDED: tuple[Metric, ...] = (
+    *_recorded("cluster", "the cluster", ()),
+    *_recorded("nodepool", "a node pool", ("pool",)),
+    *_recorded("model", "one GPU model", ("model",)),
+)
+"""Rows that no exporter publishes: each is made by one rule of rules/recording.yaml."""
+
+BY_NAME: dict[str, Metric] = {metric.name: metric for metric in (*CATALOGUE, *RECORDED)}

@@ -132,7 +132,6 @@ class Exporters:
     starter: Starter = start_process
     running: dict[str, Exporter] = field(default_factory=dict)
     _leaving: list[Exporter] = field(default_factory=list)
-    _daemon_set: Object = field(default_factory=dict)
 
     def simulation_file(self, node: str) -> Path:
         """Give the file that a node's exporter reads."""
@@ -189,9 +188,11 @@ class Exporters:
         return any(p["metadata"]["name"] == pod_name(node) for p in self.store.list(PODS, NAMESPACE))
 
     def _owner(self) -> Object:
-        if not self._daemon_set:
-            self._daemon_set = self.store.create(DAEMON_SETS, daemon_set())
-        return self._daemon_set
+        """Give the DaemonSet; one that somebody deleted is made again."""
+        document = daemon_set()
+        name = document["metadata"]["name"]
+        found = [d for d in self.store.list(DAEMON_SETS, NAMESPACE) if d["metadata"]["name"] == name]
+        return found[0] if found else self.store.create(DAEMON_SETS, document)
 
     def _report(self, nodes: int) -> None:
         ready = len(self.store.list(PODS, NAMESPACE))

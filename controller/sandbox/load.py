@@ -16,7 +16,7 @@ BIN_SECONDS = 1.0
 SHORTEST_WAVE_SECONDS = 45.0
 MOST_WAVES = 3
 TROUGH_OF_PEAK = 0.1
-WAVE = ((0.0, TROUGH_OF_PEAK), (0.05, TROUGH_OF_PEAK), (0.26, 1.0), (0.40, 1.0), (0.50, TROUGH_OF_PEAK))
+WAVE = ((0.0, TROUGH_OF_PEAK), (0.05, TROUGH_OF_PEAK), (0.24, 1.0), (0.36, 1.0), (0.46, TROUGH_OF_PEAK))
 """Corners of one wave: share of its length, share of the peak. Its second half is for the way back down."""
 
 

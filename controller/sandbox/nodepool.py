@@ -161,7 +161,7 @@ class NodePools:
         for node in self.nodes(pool):
             name = node["metadata"]["name"]
             due = self._since.setdefault(name, now) + spec["gpuReadySeconds"]
-            if now >= due and GPU not in node["status"]["allocatable"]:
+            if now >= due and GPU not in allocatable(node):
                 gpus = {GPU: str(spec["gpusPerNode"])}
                 status = {"capacity": gpus, "allocatable": gpus}
                 self.store.patch(NODES, None, name, {"status": status}, "status")
@@ -175,10 +175,15 @@ class NodePools:
     def _report(self, pool: Object, booting: int) -> None:
         name = pool["metadata"]["name"]
         nodes = self.nodes(name)
-        ready = sum(GPU in node["status"]["allocatable"] for node in nodes)
+        ready = sum(GPU in allocatable(node) for node in nodes)
         selector = f"{POOL_LABEL}={name}"
         status = {"size": len(nodes), "gpuReady": ready, "booting": booting, "selector": selector}
         self.store.patch(NODE_POOLS, None, name, {"status": status}, "status")
+
+
+def allocatable(node: Object) -> Mapping[str, str]:
+    """Give what a node offers to pods."""
+    return dict((node.get("status") or {}).get("allocatable") or {})
 
 
 def is_marked(node: Object) -> bool:

@@ -27,13 +27,13 @@ class Scenario:
     min_replicas: int = 1
     max_replicas: int = 8
     peak_gpus: float = 3.5
-    down_window_seconds: int = 5
+    down_window_seconds: int = 4
     up_step_pods: int = 4
     up_period_seconds: int = 5
     gpus_per_node: int = 2
     min_nodes: int = 1
     max_nodes: int = 4
-    quiet_seconds: int = 4
+    quiet_seconds: int = 3
     min_node_age_seconds: int = 5
     boot_seconds: float = 4.0
     gpu_ready_seconds: float = 2.0

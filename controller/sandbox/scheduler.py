@@ -17,6 +17,7 @@ from controller.sandbox.store import Store
 
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
+UNREADABLE = 2**63 - 1
 _REPELLING = {"NoSchedule", "NoExecute"}
 
 
@@ -87,17 +88,30 @@ def requests(pod: Object) -> dict[str, int]:
         resources = container.get("resources") or {}
         asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
         for name, amount in asked.items():
-            found[name] += milli(str(amount))
+            found[name] += _amount(amount)
     return dict(found)
 
 
+def _amount(text: object) -> int:
+    """Read a quantity; one that the real API would have refused asks for more than there is."""
+    try:
+        return milli(str(text))
+    except ValueError:
+        return UNREADABLE
+
+
 def _room(node: Object, pods: Iterable[Object]) -> _Room:
-    free = {name: milli(str(value)) for name, value in ((node.get("status") or {}).get("allocatable") or {}).items()}
+    free = {name: _offered(value) for name, value in ((node.get("status") or {}).get("allocatable") or {}).items()}
     for pod in pods:
         if pod["spec"].get("nodeName") == node["metadata"]["name"] and not _ended(pod):
             for name, amount in requests(pod).items():
                 free[name] = free.get(name, 0) - amount
     return _Room(node, free)
+
+
+def _offered(text: object) -> int:
+    amount = _amount(text)
+    return 0 if amount == UNREADABLE else amount
 
 
 def _ended(pod: Object) -> bool:

@@ -15,7 +15,7 @@ from controller.sandbox.exporters import NAMESPACE, Exporters, Starter, start_pr
 from controller.sandbox.kinds import DEPLOYMENTS, NAMESPACES, NODES, PODS
 from controller.sandbox.kubelet import Kubelet, Life
 from controller.sandbox.kubelet import devices as built_in
-from controller.sandbox.nodepool import NODE_POOLS, NodePools, is_marked
+from controller.sandbox.nodepool import NODE_POOLS, NodePools, allocatable, is_marked
 from controller.sandbox.record import Moment, NodeRemoval, Record, Removal, Sizes, Target
 from controller.sandbox.scheduler import GPU, Scheduler, is_waiting
 from controller.sandbox.store import Store
@@ -129,20 +129,28 @@ class World:
         nodes = self.store.list(NODES)
         pods = self.store.list(PODS, self.served.namespace)
         serving = self.serving()
-        deployment = self.store.get(DEPLOYMENTS, self.served.namespace, self.served.deployment)
         return Moment(
             at=now,
             demand=self.demand(now),
             serving=len(serving),
             utilization=sum(self.plant.utilization.get(pod, 0.0) for pod in serving),
-            replicas=replicas(deployment),
+            replicas=self._replicas(),
             waiting=sum(is_waiting(pod) for pod in pods),
-            pool_size=self.store.get(NODE_POOLS, None, self.served.pool)["spec"]["size"],
+            pool_size=self._pool_size(),
             nodes=len(nodes),
-            gpus=sum(int(node["status"]["allocatable"].get(GPU, 0)) for node in nodes),
+            gpus=sum(int(allocatable(node).get(GPU, 0)) for node in nodes),
             gpus_held=sum(len(life.gpus) for life in self.kubelet.lives.values()),
             backlog=self.plant.backlog,
         )
+
+    def _replicas(self) -> int:
+        """Give the size that is asked for; a Deployment that somebody deleted asks for none."""
+        found = self.store.list(DEPLOYMENTS, self.served.namespace)
+        return sum(replicas(d) for d in found if d["metadata"]["name"] == self.served.deployment)
+
+    def _pool_size(self) -> int:
+        found = self.store.list(NODE_POOLS)
+        return sum(int(p["spec"]["size"]) for p in found if p["metadata"]["name"] == self.served.pool)
 
     def _pods_go(self, going: Sequence[Object], staying: Sequence[Object], now: float) -> None:
         serving = set(self.serving())

@@ -58,7 +58,7 @@ def test_a_change_without_a_reason_is_told_after_some_patience(stage: Stage) -> 
 
 
 def test_a_terminal_sees_a_table_that_replaces_itself(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("COLUMNS", "70")
     out = Terminal()
     display = Display(out, stage.world, Scenario(), began=stage.now)
     display.show(stage.now)
@@ -66,7 +66,7 @@ def test_a_terminal_sees_a_table_that_replaces_itself(stage: Stage, monkeypatch:
     assert first.startswith("\x1b[J")
     assert "h100-1" in first
     assert "85 %" in first
-    assert all(len(line.replace("\x1b[J", "")) < 60 for line in first.splitlines())
+    assert all(len(line.replace("\x1b[J", "")) < 70 for line in first.splitlines())
     height = len(first.splitlines())
     stage.steps(2)
     display.show(stage.now)

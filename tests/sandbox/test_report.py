@@ -160,7 +160,7 @@ def test_the_lines_say_what_the_document_says_and_that_windows_were_shortened(do
         "busy though an idle one stayed 1",
         "not named by the operator 1",
         "not defaults",
-        "scaleDown.quietSeconds 4",
+        "scaleDown.quietSeconds 3",
     ):
         assert fact in text
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from controller.sandbox.exporters import NAMESPACE
-from controller.sandbox.kinds import NODES, PODS, REPLICA_SETS
+from controller.sandbox.kinds import DAEMON_SETS, DEPLOYMENTS, NODES, PODS, REPLICA_SETS
 from controller.sandbox.nodepool import NODE_POOLS, REMOVE_MARK
 from controller.sandbox.scheduler import GPU
 from controller.sandbox.workloads import DELETION_COST
@@ -244,3 +244,23 @@ def test_a_changed_pod_template_replaces_the_pods(warm: Stage) -> None:
     assert before.isdisjoint({pod["metadata"]["name"] for pod in warm.pods})
     assert sum(map(is_ready, warm.pods)) == 2
     assert sorted(r["spec"]["replicas"] for r in warm.store.list(REPLICA_SETS)) == [0, 2]
+
+
+def test_what_a_user_deletes_or_gets_wrong_does_not_stop_the_world(warm: Stage) -> None:
+    odd = {"containers": [{"name": "a", "image": "b", "resources": {"requests": {"cpu": "lots"}}}]}
+    warm.store.create(PODS, {"metadata": {"name": "odd", "namespace": "ml"}, "spec": odd})
+    warm.store.create(NODES, {"metadata": {"name": "bare"}})
+    warm.steps(1)
+    pod = warm.store.get(PODS, "ml", "odd")
+    assert "Insufficient cpu" in condition(pod, "PodScheduled")["message"]
+    warm.store.delete(DAEMON_SETS, NAMESPACE, "gpuscale-exporter")
+    warm.store.delete(NODES, None, "h100-1")
+    warm.steps(8)
+    assert len(warm.store.list(DAEMON_SETS, NAMESPACE)) == 1
+    assert warm.node_names() == ["bare", "h100-2", "h100-3"]
+    assert sum(map(is_ready, warm.pods)) == 2
+    warm.store.delete(DEPLOYMENTS, "ml", "llm")
+    warm.store.delete(NODE_POOLS, None, "h100")
+    warm.steps(3)
+    assert [pod["metadata"]["name"] for pod in warm.pods] == ["odd"]
+    assert (warm.world.record.moments[-1].replicas, warm.world.record.moments[-1].pool_size) == (0, 0)

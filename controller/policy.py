@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 from controller.core import model
 from controller.core.model import GpuRules, Metric, Policy, RatePolicy, Source, TargetType
 from controller.core.pool_model import NodeTemplate, PoolPolicy, Taint
-from controller.pool_spec import Devices, PoolScaleDown, PoolScaleUp, PoolSpec, Template
+from controller.pool_spec import Devices, PoolScaleDown, PoolScaleUp, PoolSpec, TaintSpec, Template
 from controller.quantity import milli
 from controller.workload_spec import (
     Behavior,
@@ -168,8 +168,14 @@ def template_of(
     gpus = tuple(sorted({*gpu_names(declared.devices, declared.allocatable), *(base.gpu_resources if learned else ())}))
     if not any(allocatable.get(name) for name in gpus):
         return None
-    taints = tuple(Taint(taint.key, taint.value, taint.effect) for taint in declared.taints) or base.taints
-    return NodeTemplate(allocatable, {**base.labels, **declared.labels, **selector}, taints, gpus)
+    taints = taints_of(declared.taints) or base.taints
+    labels = {**base.labels, **declared.labels, **selector}
+    return NodeTemplate(allocatable, labels, taints, gpus, taints_of(declared.startup_taints))
+
+
+def taints_of(declared: Iterable[TaintSpec]) -> tuple[Taint, ...]:
+    """Give declared taints as the decision's."""
+    return tuple(Taint(taint.key, taint.value, taint.effect) for taint in declared)
 
 
 def of_devices(devices: Devices | None) -> dict[str, int]:

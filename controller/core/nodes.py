@@ -298,12 +298,12 @@ def _requested_gpus(policy: PoolPolicy, observation: PoolObservation) -> float:
 def _remember(
     observation: PoolObservation, view: PoolView, memory: PoolMemory, idle: Idle, outcome: Outcome, now: float
 ) -> PoolMemory:
-    released, present = set(outcome.release), {node.name for node in observation.nodes}
+    released = set(outcome.release)
     held = {node.name for node in (*view.marked, *view.going)} - released
     marked = {name: memory.marked_at.get(name, now) for name in sorted(held | set(outcome.mark))}
-    lowered = {name: at for name, at in memory.lowered_at.items() if name in present - released}
-    nameable = {node.name for node in view.marked}
-    lowered |= {name: now for name in outcome.remove if name in nameable}
+    lowered = {name: at for name, at in view.lowered_at.items() if name not in released}
+    ours = {node.name for node in view.marked}
+    lowered |= {name: now for name in outcome.remove if name in ours}
     return PoolMemory(
         unneeded_since={name: at for name, at in idle.unneeded_since.items() if name not in released},
         marked_at=marked,

@@ -35,6 +35,8 @@ class PoolView:
     unseen: int
     unseen_coming: int
     size_changed_at: float | None
+    lowered_at: Mapping[str, float]
+    """Of the nodes that are going."""
 
     @property
     def all_coming(self) -> int:
@@ -43,10 +45,11 @@ class PoolView:
 
 
 def look(policy: PoolPolicy, observation: PoolObservation, memory: PoolMemory, now: float) -> PoolView:
-    """Sort the nodes out. Every node with its GPUs works where no template is known."""
+    """Sort the nodes out. Every ready node works where no template is known."""
+    lowered = _lowered(observation, memory, now)
     groups: dict[str, list[Node]] = {}
     for node in sorted(observation.nodes, key=lambda n: n.name):
-        groups.setdefault(_group(node, policy, observation, memory, now), []).append(node)
+        groups.setdefault(_group(node, policy, observation, lowered, now), []).append(node)
     take = {name: tuple(nodes) for name, nodes in groups.items()}
     going, rescued = take.get("going", ()), take.get("rescued", ())
     unseen = max(0, observation.size + len(rescued) - (len(observation.nodes) - len(going)))
@@ -65,13 +68,29 @@ def look(policy: PoolPolicy, observation: PoolObservation, memory: PoolMemory, n
         unseen=unseen,
         unseen_coming=unseen if in_time else 0,
         size_changed_at=since,
+        lowered_at={node.name: lowered[node.name] for node in going},
     )
 
 
-def _group(node: Node, policy: PoolPolicy, observation: PoolObservation, memory: PoolMemory, now: float) -> str:
-    if node.name in memory.lowered_at:
+def _lowered(observation: PoolObservation, memory: PoolMemory, now: float) -> dict[str, float]:
+    """Since when the provider is removing which node.
+
+    Where the size is below the nodes there are and memory does not say why (it was lost, or somebody else lowered
+    the size), marked nodes are what the provider takes: the size is never lowered a second time for them.
+    """
+    present = {node.name for node in observation.nodes}
+    known = {name: at for name, at in memory.lowered_at.items() if name in present}
+    surplus = len(present) - observation.size - len(known)
+    unexplained = sorted(node.name for node in observation.nodes if node.marked and node.name not in known)
+    return known | dict.fromkeys(unexplained[: max(0, surplus)], now)
+
+
+def _group(
+    node: Node, policy: PoolPolicy, observation: PoolObservation, lowered: Mapping[str, float], now: float
+) -> str:
+    if node.name in lowered:
         kept = len(observation.nodes) <= observation.size
-        late = now - memory.lowered_at[node.name] > policy.provision_deadline_seconds
+        late = now - lowered[node.name] > policy.provision_deadline_seconds
         if kept and late:
             return "freed"
         return "rescued" if _claimed(node) else "going"

@@ -223,6 +223,7 @@ def test_an_empty_node_is_marked_first_and_the_size_follows_one_tick_later() -> 
     marked = node("n1", cordoned=True, marked=True)
     lowering = decide(seen(2, marked, busy), marking.memory, now=NOW + 2)
     assert (lowering.desired, lowering.mark, lowering.reason) == (1, (), Reason.NODES_UNNEEDED)
+    assert lowering.memory.lowered_at == {"n1": NOW + 2}
     waiting = decide(seen(1, marked, busy), lowering.memory, now=NOW + 4)
     assert (waiting.desired, waiting.release) == (1, ())
     gone = decide(seen(1, busy), waiting.memory, now=NOW + 6)
@@ -243,6 +244,14 @@ def test_a_mark_without_memory_of_it_waits_another_tick() -> None:
     adopted = decide(seen(1, marked), None)
     assert (adopted.desired, adopted.reason) == (1, Reason.NODES_MARKED)
     assert decide(seen(1, marked), adopted.memory, now=NOW + 2).desired == 0
+
+
+def test_the_size_is_not_lowered_twice_when_the_memory_of_it_was_lost() -> None:
+    nodes = (node("n1", cordoned=True, marked=True), node("n2"), node("n3", 8000))
+    first = decide(seen(2, *nodes), None)
+    second = decide(seen(2, *nodes), first.memory, now=NOW + 2)
+    assert (first.desired, second.desired, second.mark) == (2, 2, ())
+    assert second.memory.lowered_at == {"n1": NOW}
 
 
 def test_a_pod_that_lands_on_a_marked_node_frees_it() -> None:

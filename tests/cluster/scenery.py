@@ -15,9 +15,7 @@ T = TypeVar("T")
 Object = dict[str, Any]
 
 
-async def until(
-    look: Callable[[], Awaitable[T]], right: Callable[[T], object], seconds: float = PATIENCE_SECONDS
-) -> T:
+async def until(look: Callable[[], Awaitable[T]], right: Callable[[T], object], seconds: float = PATIENCE_SECONDS) -> T:
     """Look again and again until what is seen is right; give it."""
     end = time.monotonic() + seconds
     while True:

@@ -67,7 +67,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 env=None if environment is None else os.environ | environment,
                 start_new_session=True,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - two system calls, and no other thread starts processes
+                preexec_fn=die_with_parent,
             )
 
     @property

@@ -36,6 +36,7 @@ class Reason(StrEnum):
     INVALID_METRIC_SOURCE_TYPE = "InvalidMetricSourceType"
     NOT_SYNCED = "NotSynced"
     INVALID_SPEC = "InvalidSpec"
+    DECISION_FAILED = "DecisionFailed"
     # ScalingLimited
     DESIRED_WITHIN_RANGE = "DesiredWithinRange"
     SCALE_UP_LIMIT = "ScaleUpLimit"

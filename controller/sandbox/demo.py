@@ -268,7 +268,7 @@ class Stage:
         world = World(
             self.store,
             Served(scenario.NAMESPACE, scenario.WORKLOAD, scenario.POOL),
-            lambda now: self.options.load.curve.at(now - self.began if self.display else 0.0),
+            lambda now: self.options.load.curve.at(now - self.began) if self.display else 0.0,
             self.folder,
         )
         world.warm_up(self.store.clock())

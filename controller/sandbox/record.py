@@ -90,6 +90,7 @@ class Record:
     removals: list[Removal] = field(default_factory=list)
     node_removals: list[NodeRemoval] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
+    _heard: set[tuple[Target, int, int, str]] = field(default_factory=set)
 
     def note_said(self, at: float, target: Target, status: Object) -> None:
         """Keep the decisions in a scaler's status that have not been kept yet and that changed a size."""
@@ -97,9 +98,10 @@ class Record:
             before, after = told.get("from"), told.get("to")
             if before is None or after is None or before == after:
                 continue
-            key = (target, before, after, told.get("sentence", ""))
-            if key not in {(s.target, s.before, s.after, s.sentence) for s in self.said[-10:]}:
-                self.said.append(Said(at, target, before, after, told.get("reason", ""), key[3]))
+            key = (target, before, after, told.get("time", ""))
+            if key not in self._heard:
+                self._heard.add(key)
+                self.said.append(Said(at, target, before, after, told.get("reason", ""), told.get("sentence", "")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,8 @@ def test_the_status_of_a_scaler_is_kept_once_however_often_it_is_written() -> No
     record.note_said(5.0, W, {"decision": decision})
     record.note_said(6.0, W, {"decision": decision, "decisions": [decision]})
     record.note_said(7.0, W, {"decision": {"from": 2, "to": 2, "reason": "WithinTolerance", "sentence": "hold"}})
-    assert [(s.at, s.reason) for s in record.said] == [(5.0, "MetricAboveTarget")]
+    record.note_said(8.0, W, {"decision": decision | {"time": "2026-11-30T12:00:09Z"}, "decisions": [decision]})
+    assert [(s.at, s.reason) for s in record.said] == [(5.0, "MetricAboveTarget"), (8.0, "MetricAboveTarget")]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from controller.sources.series import GpuValues, Holder, LabelCache, NotMetricsE
 
 _METRIC_TYPES = ("", "text/plain", "application/openmetrics-text", "application/octet-stream")
 _ACCEPT = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "gzip"}
+_NATIVE = "/native"
 _FIRST_PAUSE_SECONDS = 2.0
 _LONGEST_PAUSE_SECONDS = 15.0
 
@@ -51,6 +52,7 @@ class GpuReadings:
 class _Exporter:
     """What is remembered of one address between ticks."""
 
+    url: str
     labels: LabelCache = field(default_factory=dict)
     failure: str = ""
     pause_seconds: float = 0.0
@@ -91,7 +93,7 @@ class Exporters:
     async def read(self) -> GpuReadings:
         """One page from each exporter. Never raises; what failed is named in ``failures``."""
         urls = sorted(set(self._addresses()))
-        self._known = {url: self._known.get(url) or _Exporter() for url in urls}
+        self._known = {url: self._known.get(url) or _Exporter(url) for url in urls}
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=self._concurrency, keepalive_timeout=60)
             self._session = aiohttp.ClientSession(connector=connector, headers=_ACCEPT)
@@ -110,7 +112,11 @@ class Exporters:
         if self._monotonic() < exporter.not_before:
             return {}
         try:
-            answer = await fetch(session, url, deadline_seconds=self._deadline_seconds)
+            answer = await fetch(session, exporter.url, deadline_seconds=self._deadline_seconds)
+            if answer.status == 404 and exporter.url.endswith(_NATIVE):
+                # another exporter than ours has only the one page
+                exporter.url = exporter.url.removesuffix(_NATIVE)
+                answer = await fetch(session, exporter.url, deadline_seconds=self._deadline_seconds)
             _check(answer)
             page = read_page(answer.body, self._clock() - answer.age_seconds(), exporter.labels)
         except (FetchError, NotMetricsError) as error:

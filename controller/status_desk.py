@@ -1,0 +1,79 @@
+"""Which status documents are written when: what matters at once, mere values as there is room, the oldest first.
+
+Why it exists: 10,000 scalers whose values move at every tick would be thousands of writes a second.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controller.act import Actor, Subject, Wrote
+from controller.buckets import Bucket
+from controller.status import Document, Worth, worth_writing
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    since: float
+    worth: Worth
+    subject: Subject
+    document: Document
+
+
+class StatusDesk:
+    """Holds the last document of each scaler and writes what is worth it."""
+
+    def __init__(
+        self, actor: Actor, monotonic: Callable[[], float], *, values_per_second: float = 10.0, burst: float = 100.0
+    ) -> None:
+        self._actor = actor
+        self._monotonic = monotonic
+        self._room = Bucket(values_per_second, burst, monotonic)
+        self._latest: dict[str, Document] = {}
+        self._written: dict[str, Document] = {}
+        self._waiting: dict[str, _Waiting] = {}
+
+    def latest(self, subject: Subject, on_server: Mapping[str, Any]) -> Document:
+        """Give the newest document of a scaler; that of the server where this process has made none yet."""
+        if subject.uid not in self._latest:
+            self._latest[subject.uid] = self._written[subject.uid] = on_server
+        return self._latest[subject.uid]
+
+    def offer(self, subject: Subject, document: Document, refresh_seconds: float = 60.0) -> None:
+        """Take a new document; ``flush`` writes it if it is worth it."""
+        self._latest[subject.uid] = document
+        worth = worth_writing(self._written.get(subject.uid, {}), document, refresh_seconds)
+        if worth is Worth.NEVER:
+            self._waiting.pop(subject.uid, None)
+            return
+        before = self._waiting.get(subject.uid)
+        since = before.since if before is not None else self._monotonic()
+        self._waiting[subject.uid] = _Waiting(since, worth, subject, document)
+
+    async def flush(self) -> None:
+        """Write what is due. What could not be written is offered again by the next pass."""
+        urgent = [entry for entry in self._waiting.values() if entry.worth is Worth.NOW]
+        rest = sorted((e for e in self._waiting.values() if e.worth is Worth.LATER), key=lambda entry: entry.since)
+        due = urgent
+        for entry in rest:
+            if not self._room.take():
+                break
+            due.append(entry)
+        await asyncio.gather(*(self._write(entry) for entry in due))
+
+    def forget(self, uid: str) -> None:
+        """Drop a scaler that is gone."""
+        for known in (self._latest, self._written, self._waiting):
+            known.pop(uid, None)
+
+    def forget_all(self) -> None:
+        """Drop everything: another process leads, and its documents count."""
+        for known in (self._latest, self._written, self._waiting):
+            known.clear()
+
+    async def _write(self, entry: _Waiting) -> None:
+        result = await self._actor.write_status(entry.subject, entry.document)
+        if result.wrote is Wrote.DONE:
+            self._written[entry.subject.uid] = entry.document
+            self._waiting.pop(entry.subject.uid, None)

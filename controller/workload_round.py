@@ -1,0 +1,289 @@
+"""The workload half of one pass: each scaler's target is observed, decided on and resized, apart from all others.
+
+Why it exists: what belongs to one object (its parsed spec, its memory, its fault) is held here, so that the loop only
+orders the steps and one object's fault ends as that object's condition.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from controller.act import Actor, Result, Subject, Wrote, is_our_cost
+from controller.core.decide import decide
+from controller.core.model import Condition, Decision, Memory, Observation, Policy, Reason
+from controller.facts import PodFacts, TargetFacts
+from controller.labels import PodIndex, Selector, parse_selector
+from controller.observe import Sources, asks, observe_workload
+from controller.observe_pool import Planned
+from controller.ownership import Claim, contested, hpa_owners, owned, rivals
+from controller.policy import PolicyDefaults, workload_policy
+from controller.registry import Entry
+from controller.reports import Outcome, Reports, after_write, inactive
+from controller.resources import GPUWorkloadScaler, Invalid, parse_workload_scaler
+from controller.sources.prometheus import Ask
+from controller.status import load_memory, workload_document
+from controller.view import WORKLOADS, MissingTarget, TargetKey, View, target_key
+
+log = logging.getLogger(__name__)
+
+KIND = WORKLOADS.kind
+_COSTED_KINDS = ("Deployment", "ReplicaSet")
+"""Only a ReplicaSet looks at its pods' deletion costs."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is kept of one scaler between passes."""
+
+    generation: int
+    scaler: GPUWorkloadScaler | Invalid
+    policy: Policy | None
+    memory: Memory | None
+    loaded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One valid scaler in this pass."""
+
+    subject: Subject
+    scaler: GPUWorkloadScaler
+    policy: Policy
+    kept: _Kept
+
+    @property
+    def target(self) -> TargetKey:
+        """The object to scale."""
+        return target_key(self.scaler.namespace, self.scaler.spec.scale_target_ref)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done about one workload in this pass."""
+
+    workload: Workload
+    decision: Decision
+    observation: Observation
+    acts: bool
+    clear: tuple[str, ...] = ()
+    planned: Planned | None = None
+
+    @property
+    def resizes(self) -> bool:
+        """The size is to be written."""
+        return self.acts and self.decision.desired != self.observation.replicas
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Why nothing could be decided: the condition that says so."""
+
+    condition: Condition
+
+
+class WorkloadRound:
+    """All GPUWorkloadScalers."""
+
+    def __init__(
+        self,
+        view: View,
+        actor: Actor,
+        reports: Reports,
+        defaults: PolicyDefaults,
+        clock: Callable[[], float],
+    ) -> None:
+        self._view = view
+        self._actor = actor
+        self._reports = reports
+        self._defaults = defaults
+        self._clock = clock
+        self._kept: dict[str, _Kept] = {}
+
+    def forget_all(self) -> None:
+        """Drop all memory: another process leads, and its memory, kept in status, counts."""
+        self._kept.clear()
+        self._reports.forget_gone(set())
+
+    def begin(self) -> list[Workload]:
+        """Take the scalers of this pass that are valid and not off; the faults of the others go to their status."""
+        entries = self._view.registry.scalers[KIND].entries
+        for uid in self._reports.forget_gone({entry.uid for entry in entries.values()}):
+            self._kept.pop(uid, None)
+        found = []
+        for (namespace, name), entry in list(entries.items()):
+            if not entry.deleting:
+                subject = Subject(WORKLOADS, namespace, name, entry.uid)
+                workload = self._workload(subject, entry)
+                if workload is not None and workload.scaler.spec.mode != "Off":
+                    found.append(workload)
+        return found
+
+    def asks(self, workloads: Sequence[Workload]) -> list[Ask]:
+        """List the queries that this pass needs."""
+        return list(chain.from_iterable(asks(workload.scaler.spec) for workload in workloads))
+
+    async def targets(self, workloads: Sequence[Workload]) -> dict[TargetKey, TargetFacts | MissingTarget]:
+        """Read the size of every target."""
+        return await self._view.targets(
+            (workload.target, workload.scaler.spec.scale_target_ref.api_version) for workload in workloads
+        )
+
+    def plan(
+        self,
+        workloads: Sequence[Workload],
+        targets: Mapping[TargetKey, TargetFacts | MissingTarget],
+        sources: Sources,
+        index: PodIndex,
+    ) -> list[Plan]:
+        """Decide on every workload. One that can't be decided on gets its condition and no plan."""
+        in_the_way = self._rivals(workloads)
+        plans = []
+        for workload in workloads:
+            rival = in_the_way.get(workload.subject.uid)
+            try:
+                plan = self._plan(workload, targets[workload.target], sources, index, rival)
+            except Exception as fault:  # one object's fault, whatever it is, must stay that object's
+                log.exception("%s could not be evaluated", workload.subject)
+                self._reports.fault(workload.subject, workload.scaler.status, workload.scaler.generation, fault)
+                continue
+            if isinstance(plan, _Held):
+                scaler = workload.scaler
+                self._reports.hold(workload.subject, scaler.status, scaler.generation, plan.condition)
+            else:
+                plans.append(plan)
+        return plans
+
+    async def perform(self, plans: Sequence[Plan]) -> None:
+        """Write the sizes, then hand the status over to the desk and tell of new holds."""
+        await asyncio.gather(*(self._perform(plan) for plan in plans))
+        await self._reports.tell_news()
+
+    def _workload(self, subject: Subject, entry: Entry) -> Workload | None:
+        kept = self._kept.get(entry.uid)
+        if kept is None or kept.generation != entry.generation:
+            kept = self._kept[entry.uid] = self._parsed(entry, kept)
+        if isinstance(kept.scaler, Invalid) or kept.policy is None:
+            faults = "; ".join(f"{fault.path}: {fault.message}" for fault in getattr(kept.scaler, "faults", ()))
+            invalid = inactive(Reason.INVALID_SPEC, faults)
+            self._reports.hold(subject, entry.manifest["status"], entry.generation, invalid)
+            return None
+        if not kept.loaded:
+            document = self._reports.latest(subject, entry.manifest["status"])
+            kept.memory, kept.loaded = load_memory(document, self._clock()), True
+        return Workload(subject, kept.scaler, kept.policy, kept)
+
+    def _parsed(self, entry: Entry, before: _Kept | None) -> _Kept:
+        memory = before.memory if before else None
+        loaded = before.loaded if before else False
+        try:
+            scaler = parse_workload_scaler(entry.manifest)
+            policy = workload_policy(scaler.spec, self._defaults)
+        except Invalid as invalid:
+            return _Kept(entry.generation, invalid, None, memory, loaded)
+        return _Kept(entry.generation, scaler, policy, memory, loaded)
+
+    def _rivals(self, workloads: Sequence[Workload]) -> dict[str, str]:
+        claims = [
+            Claim(workload.subject.uid, str(workload.subject), workload.scaler.created, workload.target)
+            for workload in workloads
+            if workload.scaler.spec.mode == "Active"
+        ]
+        return rivals(claims, hpa_owners(self._view.hpas()))
+
+    def _plan(
+        self,
+        workload: Workload,
+        target: TargetFacts | MissingTarget,
+        sources: Sources,
+        index: PodIndex,
+        rival: str | None,
+    ) -> Plan | _Held:
+        if rival is not None:
+            return _Held(contested(rival))
+        if isinstance(target, MissingTarget):
+            return _Held(Condition("AbleToScale", "False", Reason.FAILED_GET_SCALE, target.why))
+        selector = _selector(target)
+        if isinstance(selector, _Held):
+            return selector
+        pods = index.selected(workload.scaler.namespace, selector)
+        now = self._clock()
+        observation = observe_workload(workload.scaler.spec, workload.policy, target, pods, sources, now)
+        decision = decide(workload.policy, observation, workload.kept.memory, now)
+        acts = workload.scaler.spec.mode == "Active"
+        return Plan(
+            workload,
+            decision,
+            observation,
+            acts,
+            clear=_survivors(pods, decision, target) if acts else (),
+            planned=_planned(workload, decision, target, pods) if acts else None,
+        )
+
+    async def _perform(self, plan: Plan) -> None:
+        result = await self._resize(plan) if plan.resizes else None
+        if result is None and plan.clear:
+            await self._actor.clear_victims(plan.workload.scaler.namespace, plan.clear)
+        if result is not None and result.wrote in (Wrote.NOT_LEADER, Wrote.CHANGED_MEANWHILE):
+            plan.workload.kept.memory = plan.decision.memory_if_unwritten
+            return
+        await self._conclude(plan, result)
+
+    async def _resize(self, plan: Plan) -> Result:
+        scaler, decision = plan.workload.scaler, plan.decision
+        ref = scaler.spec.scale_target_ref
+        if decision.victims and ref.kind in _COSTED_KINDS:
+            marked = await self._actor.mark_victims(scaler.namespace, decision.victims)
+            if marked.wrote is not Wrote.DONE:
+                return marked
+        return await self._actor.resize_workload(
+            ref.api_version, ref.kind, scaler.namespace, ref.name, plan.observation.replicas, decision.desired
+        )
+
+    async def _conclude(self, plan: Plan, result: Result | None) -> None:
+        """Keep what the next decision needs, and report what was decided and what became of it."""
+        decision, kept, scaler = plan.decision, plan.workload.kept, plan.workload.scaler
+        before = plan.observation.replicas
+        written = result is not None and result.wrote is Wrote.DONE
+        unwritten = decision.desired != before and not written
+        kept.memory = decision.memory_if_unwritten if unwritten else decision.memory
+        old = self._reports.latest(plan.workload.subject, scaler.status)
+        document = workload_document(
+            old,
+            decision,
+            plan.observation,
+            kept.memory,
+            self._reports.moment(scaler.generation),
+            changed=written,
+            more=[owned(), *after_write(result, decision.desired)],
+        )
+        refresh_seconds = plan.workload.policy.downscale_stabilization_seconds / 2
+        outcome = Outcome(decision.reason, decision.sentence, before, decision.desired, written, refresh_seconds)
+        await self._reports.decided(plan.workload.subject, old, document, outcome)
+
+
+def _selector(target: TargetFacts) -> Selector | _Held:
+    if not target.selector:
+        return _Held(inactive(Reason.INVALID_SELECTOR, "the target's scale has no pod selector"))
+    try:
+        return parse_selector(target.selector)
+    except ValueError as error:
+        return _Held(inactive(Reason.INVALID_SELECTOR, str(error)))
+
+
+def _survivors(pods: Sequence[PodFacts], decision: Decision, target: TargetFacts) -> tuple[str, ...]:
+    """Name the pods that carry our mark although no shrink is under way."""
+    if decision.desired < target.replicas or target.status_replicas > target.replicas:
+        return ()
+    return tuple(pod.name for pod in pods if not pod.deleting and is_our_cost(pod.deletion_cost))
+
+
+def _planned(workload: Workload, decision: Decision, target: TargetFacts, pods: Sequence[PodFacts]) -> Planned | None:
+    """Say which pods this decision adds that don't exist yet. A target without a template is like its pods."""
+    alive = [pod for pod in pods if not pod.ended and not pod.deleting]
+    count = decision.desired - len(alive)
+    shape = target.shape if target.shape.requests else next((pod.shape for pod in alive), target.shape)
+    if count <= 0 or not shape.gpus:
+        return None
+    return Planned(f"{workload.target[2]} {workload.scaler.namespace}/{workload.target[3]}", shape, count)

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from controller.api_errors import NotFound
+from controller.api_errors import ApiError, NotFound
 
 REFRESH_SECONDS = 10.0
+"""A kind that is missing is looked for again after this time."""
+EXPIRY_SECONDS = 600.0
+"""A kind that is known is looked up again after this time; if that fails, it stays known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +71,27 @@ class Discovery:
 
     async def resolve(self, api_version: str, kind: str) -> Kind:
         """Find the kind. Raises NotFound, which names what is missing, and the ApiErrors of asking."""
-        found = self._kinds.get(api_version, {}).get(kind)
-        if found is None and self._may_ask(api_version):
+        if self._is_due(api_version, kind):
             async with self._locks.setdefault(api_version, asyncio.Lock()):
-                if self._may_ask(api_version):
-                    await self._learn(api_version)
+                if self._is_due(api_version, kind):
+                    await self._learn_or_keep(api_version, kind)
         found = self._kinds.get(api_version, {}).get(kind)
         if found is None:
             raise self._missing(api_version, kind)
         return found
 
-    def _may_ask(self, api_version: str) -> bool:
-        return self._clock() - self._asked_at.get(api_version, float("-inf")) >= REFRESH_SECONDS
+    def _is_due(self, api_version: str, kind: str) -> bool:
+        known = kind in self._kinds.get(api_version, {})
+        age = self._clock() - self._asked_at.get(api_version, float("-inf"))
+        return age >= (EXPIRY_SECONDS if known else REFRESH_SECONDS)
+
+    async def _learn_or_keep(self, api_version: str, kind: str) -> None:
+        try:
+            await self._learn(api_version)
+        except ApiError:
+            if kind not in self._kinds.get(api_version, {}):
+                raise
+            self._asked_at[api_version] = self._clock() - EXPIRY_SECONDS + REFRESH_SECONDS
 
     async def _learn(self, api_version: str) -> None:
         try:

@@ -125,9 +125,13 @@ class Call:
         return f"{self.method} {self.path}"
 
     @property
-    def area(self) -> tuple[str, str]:
-        """Method and path without the object's name: what a right is given for."""
-        return self.method, self.path.rsplit("/", 1)[0]
+    def area(self) -> tuple[str, ...]:
+        """Method, namespace, kind and subresource, without the object's name: what a right is given for."""
+        parts = self.path.strip("/").split("/")
+        start = 2 if parts[0] == "api" else 3
+        if parts[start : start + 1] == ["namespaces"] and len(parts) > start + 2:
+            start += 2
+        return self.method, *parts[: start + 1], *parts[start + 2 :]
 
     @property
     def retries_forbidden(self) -> bool:
@@ -146,7 +150,7 @@ class Transport:
         self._seconds = request_seconds
         self._session = connection.session()
         self._places = asyncio.Semaphore(concurrency)
-        self._refused_areas: set[tuple[str, str]] = set()
+        self._refused_areas: set[tuple[str, ...]] = set()
 
     async def close(self) -> None:
         """Close the session; requests under way end as Unreachable."""

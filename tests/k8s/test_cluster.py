@@ -201,6 +201,19 @@ async def test_a_right_that_is_missing_costs_the_waiting_only_once(
     assert (first, len(api.seen)) == (1 + transport.FORBIDDEN_RETRIES, first + 1)
 
 
+async def test_a_missing_right_on_a_subresource_is_remembered_for_all_names(
+    api: ScriptedApi, cluster: Cluster, no_waiting: list[float]
+) -> None:
+    api.down = status(403, "Forbidden")
+    for name in ("web", "api", "db"):
+        with pytest.raises(Forbidden):
+            await cluster.get_scale(DEPLOYMENT, name, "ml")
+    assert len(api.seen) == 1 + transport.FORBIDDEN_RETRIES + 2
+    with pytest.raises(Forbidden):
+        await cluster.get_scale(DEPLOYMENT, "web", "other")
+    assert len(api.seen) == 2 * (1 + transport.FORBIDDEN_RETRIES) + 2, "rights are given by namespace"
+
+
 async def test_after_a_success_a_spell_of_403_is_waited_out_again(
     api: ScriptedApi, cluster: Cluster, no_waiting: list[float]
 ) -> None:
@@ -487,6 +500,26 @@ async def test_a_missing_kind_is_looked_for_again_but_not_at_each_try() -> None:
     now[0] = 11.0
     assert await discovery.resolve("apps/v1", "Deployment") == DEPLOYMENT
     assert asked == [2]
+
+
+async def test_a_known_kind_is_looked_up_again_in_time_and_kept_if_that_fails() -> None:
+    now, answers = [0.0], [{"resources": [{"name": "jobs", "kind": "Job", "namespaced": True}]}]
+
+    async def fetch(_path: str) -> dict[str, object]:
+        if not answers:
+            raise Unreachable(0, "Unreachable", "no route")
+        return answers.pop()
+
+    discovery = Discovery(fetch, clock=lambda: now[0])
+    assert (await discovery.resolve("batch/v1", "Job")).plural == "jobs"
+    now[0] = 601.0
+    assert (await discovery.resolve("batch/v1", "Job")).plural == "jobs"
+    answers += [{"resources": []}] * 2
+    now[0] = 605.0
+    assert (await discovery.resolve("batch/v1", "Job")).plural == "jobs", "not asked again at once"
+    now[0] = 612.0
+    with pytest.raises(NotFound):
+        await discovery.resolve("batch/v1", "Job")
 
 
 async def test_a_known_kind_needs_no_server(api: ScriptedApi, cluster: Cluster) -> None:

@@ -5,12 +5,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+HPA_CASES ?= 2000
+PARTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format crds bench clean
+.PHONY: help install demo test real-parts test-hpa test-cluster check format crds bench clean
 
 help: ## list the tasks
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed ## create .venv and install the project with its development tools
 
@@ -25,6 +27,15 @@ demo: install ## the main job on an embedded cluster; DEMO_ARGS="--for 60 --json
 
 test: install ## all tests that need nothing but Python; PYTEST_ARGS="-k name"
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+real-parts: install ## build the real Kubernetes, kwok, Helm and Prometheus that the tests below run; needs Go
+	@$(BIN)/python -m tests.realparts.build $(PARTS)
+
+test-hpa: real-parts ## our decisions against Kubernetes' own HPA controller; HPA_CASES=20000
+	$(BIN)/python -m tests.realparts.hpa_compare --cases $(HPA_CASES)
+
+test-cluster: real-parts ## emulator and operator against a real control plane; PYTEST_ARGS="-k name"
+	$(BIN)/python -m pytest tests/cluster $(PYTEST_ARGS)
 
 check: install ## lint, types, contracts between the parts
 	$(BIN)/ruff check .

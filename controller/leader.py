@@ -141,8 +141,10 @@ class Elector:
         except Conflict:
             log.info("lease %s: another write came first", self._name)
         except (ApiError, TimeoutError) as error:
-            self.last_error = str(error) or f"no answer within {self._call_seconds:g} s"
-            log.warning("lease %s/%s: %s", self._namespace, self._name, self.last_error)
+            sentence = str(error) or f"no answer within {self._call_seconds:g} s"
+            level = logging.DEBUG if sentence == self.last_error else logging.WARNING
+            log.log(level, "lease %s/%s: %s", self._namespace, self._name, sentence)
+            self.last_error = sentence
 
     @property
     def _call_seconds(self) -> float:

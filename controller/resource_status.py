@@ -145,6 +145,7 @@ class PoolMemoryStatus:
     unneeded_since: Times = field(default_factory=dict)
     marked_at: Times = field(default_factory=dict)
     lowered_at: Annotated[Times, Doc("Marked nodes that the size was lowered for.")] = field(default_factory=dict)
+    lowered_to: Annotated[int | None, Doc("The size that it was lowered to for them.")] = None
     size_changed_at: Time | None = None
 
 

@@ -27,7 +27,8 @@ from controller.core.pool_view import PoolView, bins_of, lasting, look, whole_gp
 class Demand:
     """What the pods and the headroom ask for.
 
-    ``take_back``: marked nodes that are needed; ``revive``: the same of nodes that the size was lowered for;
+    ``take_back``: marked nodes that are needed; ``revive``: the same of nodes that the size was lowered for, which
+    it is raised for, so that they are taken back when that is seen;
     ``new``: nodes to buy. ``spare_gpus``: whole GPUs free on what is there, coming or bought, when all is placed.
     """
 
@@ -198,8 +199,7 @@ def _outcome(
     idle: Idle,
     now: float,
 ) -> Outcome:
-    returned = tuple(node.name for node in (*view.freed, *view.rescued))
-    release = tuple(dict.fromkeys((*returned, *demand.take_back, *growth.revive)))
+    release = (*(node.name for node in view.freed), *demand.take_back)
     situation = _situation(policy, observation, view, demand)
     if growth.desired > observation.size:
         reason, why = _growth_reason(observation, demand, growth)
@@ -299,15 +299,15 @@ def _remember(
     observation: PoolObservation, view: PoolView, memory: PoolMemory, idle: Idle, outcome: Outcome, now: float
 ) -> PoolMemory:
     released = set(outcome.release)
-    held = {node.name for node in (*view.marked, *view.going)} - released
+    held = {node.name for node in (*view.marked, *view.going, *view.rescued)} - released
     marked = {name: memory.marked_at.get(name, now) for name in sorted(held | set(outcome.mark))}
-    lowered = {name: at for name, at in view.lowered_at.items() if name not in released}
     ours = {node.name for node in view.marked}
-    lowered |= {name: now for name in outcome.remove if name in ours}
+    lowered = {**view.lowered_at, **{name: now for name in outcome.remove if name in ours}}
     return PoolMemory(
         unneeded_since={name: at for name, at in idle.unneeded_since.items() if name not in released},
         marked_at=marked,
         lowered_at=lowered,
+        lowered_to=outcome.desired if outcome.remove and lowered else view.lowered_to,
         size_changed_at=_size_changed_at(observation, view, memory, outcome, now),
     )
 

@@ -113,13 +113,15 @@ class PoolMemory:
     """What one pool decision passes to the next.
 
     ``unneeded_since``: node -> when it was first seen empty and not needed. ``marked_at``: node -> when we marked
-    it. ``lowered_at``: marked node -> when the size was lowered for it (the provider is removing it).
+    it. ``lowered_at``: marked node -> when the size was lowered for it (the provider is removing it), ``lowered_to``
+    that size: a larger one means that the provider keeps some of them.
     ``size_changed_at``: when we last raised the size (what is not seen as a node counts as coming from then).
     """
 
     unneeded_since: Mapping[str, float] = field(default_factory=dict)
     marked_at: Mapping[str, float] = field(default_factory=dict)
     lowered_at: Mapping[str, float] = field(default_factory=dict)
+    lowered_to: int | None = None
     size_changed_at: float | None = None
 
 
@@ -145,8 +147,9 @@ class PoolDecision:
     """The result: ``desired`` is the absolute size.
 
     ``mark`` are nodes to cordon and mark now (the size follows one tick later, if they are still empty),
-    ``release`` nodes whose cordon and mark by us are to be taken back. A raised size must be written before
-    ``release`` is done, so that the provider never finds fewer marked nodes than it is to remove.
+    ``release`` nodes whose cordon and mark by us are to be taken back. A node that the size was lowered for is
+    released only when the raised size has been seen: the provider never finds fewer marked nodes than it is to remove,
+    in whichever order size and marks are written, and whichever write fails.
     """
 
     desired: int

@@ -20,7 +20,8 @@ class PoolView:
 
     ``working``: pods can go there. ``coming``: will be, in time. ``lost``: past the deadline without its GPUs.
     ``marked``: cordoned and marked by us, empty, may still be taken back. ``going``: the size was lowered for it.
-    ``freed``: bears our mark, but must be given back now; ``rescued``: the same, and the size was lowered for it.
+    ``freed``: bears our mark and is given back now. ``rescued``: is to be given back, but the size was lowered for it,
+    and must be raised first.
     ``cordoned``: by somebody else. ``unseen``: size without nodes; ``unseen_coming``: what of it still counts.
     """
 
@@ -36,7 +37,8 @@ class PoolView:
     unseen_coming: int
     size_changed_at: float | None
     lowered_at: Mapping[str, float]
-    """Of the nodes that are going."""
+    """Of the nodes that are going or rescued."""
+    lowered_to: int | None
 
     @property
     def all_coming(self) -> int:
@@ -47,12 +49,15 @@ class PoolView:
 def look(policy: PoolPolicy, observation: PoolObservation, memory: PoolMemory, now: float) -> PoolView:
     """Sort the nodes out. Every ready node works where no template is known."""
     lowered = _lowered(observation, memory, now)
+    lowered_to = observation.size if memory.lowered_to is None else memory.lowered_to
+    kept = _kept(policy, observation, lowered, lowered_to, now)
     groups: dict[str, list[Node]] = {}
     for node in sorted(observation.nodes, key=lambda n: n.name):
-        groups.setdefault(_group(node, policy, observation, lowered, now), []).append(node)
+        group = "freed" if node.name in kept else _group(node, policy, lowered, now)
+        groups.setdefault(group, []).append(node)
     take = {name: tuple(nodes) for name, nodes in groups.items()}
     going, rescued = take.get("going", ()), take.get("rescued", ())
-    unseen = max(0, observation.size + len(rescued) - (len(observation.nodes) - len(going)))
+    unseen = max(0, observation.size - (len(observation.nodes) - len(going) - len(rescued)))
     since = memory.size_changed_at
     since = now if since is None and unseen else since
     in_time = since is not None and now - since <= policy.provision_deadline_seconds
@@ -68,7 +73,8 @@ def look(policy: PoolPolicy, observation: PoolObservation, memory: PoolMemory, n
         unseen=unseen,
         unseen_coming=unseen if in_time else 0,
         size_changed_at=since,
-        lowered_at={node.name: lowered[node.name] for node in going},
+        lowered_at={node.name: lowered[node.name] for node in (*going, *rescued)},
+        lowered_to=max(lowered_to, observation.size) if going or rescued else None,
     )
 
 
@@ -85,14 +91,21 @@ def _lowered(observation: PoolObservation, memory: PoolMemory, now: float) -> di
     return known | dict.fromkeys(unexplained[: max(0, surplus)], now)
 
 
-def _group(
-    node: Node, policy: PoolPolicy, observation: PoolObservation, lowered: Mapping[str, float], now: float
-) -> str:
+def _kept(
+    policy: PoolPolicy, observation: PoolObservation, lowered: Mapping[str, float], lowered_to: int, now: float
+) -> set[str]:
+    """Which of the lowered nodes the provider keeps, because the size was raised since: those in use first."""
+    raised = max(0, observation.size - lowered_to)
+    nodes = sorted((n for n in observation.nodes if n.name in lowered), key=lambda n: (not _claimed(n), n.name))
+    if len(observation.nodes) <= observation.size:
+        deadline = now - policy.provision_deadline_seconds
+        raised = max(raised, sum(lowered[node.name] < deadline for node in nodes))
+        nodes.sort(key=lambda n: (not _claimed(n), lowered[n.name], n.name))
+    return {node.name for node in nodes[:raised]}
+
+
+def _group(node: Node, policy: PoolPolicy, lowered: Mapping[str, float], now: float) -> str:
     if node.name in lowered:
-        kept = len(observation.nodes) <= observation.size
-        late = now - lowered[node.name] > policy.provision_deadline_seconds
-        if kept and late:
-            return "freed"
         return "rescued" if _claimed(node) else "going"
     if node.marked:
         return "freed" if _claimed(node) or not policy.scale_down_enabled else "marked"

@@ -142,7 +142,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--listen", default="127.0.0.1:0", help="HOST:PORT; port 0 = a free one (%(default)s)")
     parser.add_argument("--kubeconfig", type=Path, help="write a kubeconfig to this file")
     parser.add_argument("--address-file", type=Path, help="write the URL to this file")
-    parser.add_argument("--token", help="the one bearer token that is let in (default: any)")
+    parser.add_argument(
+        "--token", help="the one bearer token that is let in (default: any; kubectl sends none to http)"
+    )
     return parser.parse_args(argv)
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import yaml
 from aiohttp import web
 
-from controller.sandbox import errors
+from controller.sandbox import errors, protobuf
 from controller.sandbox.admission import WriteOptions
 from controller.sandbox.kinds import Resource
 
 Object = dict[str, Any]
 
-_READABLE = ("application/json", "application/yaml", "application/apply-patch+yaml")
+_READABLE = ("application/json", "application/yaml", protobuf.MEDIA_TYPE, "application/apply-patch+yaml")
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -124,6 +124,8 @@ class Call:
         raw = await self.request.read()
         if not raw:
             return None
+        if self.content_type == protobuf.MEDIA_TYPE:
+            return _from_protobuf(raw)
         try:
             return json.loads(raw)
         except ValueError as exc:
@@ -137,9 +139,16 @@ class Call:
     async def object(self) -> Object:
         """Give the body as an object. Raises 400 and 415."""
         if self.content_type not in _READABLE:
-            raise errors.unsupported_media(_READABLE[:2])
+            raise errors.unsupported_media(_READABLE[:3])
         body = await self.body()
         if not isinstance(body, dict):
             kind = self.place.resource.kind
             raise errors.bad_request(f"the object provided is unrecognized (must be of type {kind}): it is no object")
         return body
+
+
+def _from_protobuf(raw: bytes) -> Object:
+    try:
+        return protobuf.decode(raw)
+    except protobuf.UnreadableError as exc:
+        raise errors.StatusError(415, "UnsupportedMediaType", str(exc)) from exc

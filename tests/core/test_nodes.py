@@ -261,11 +261,15 @@ def test_a_pod_that_lands_on_a_marked_node_frees_it() -> None:
     assert decision.memory.marked_at == {}
 
 
-def test_a_pod_that_lands_after_the_size_was_lowered_gets_the_size_raised_again() -> None:
+def test_a_pod_that_lands_after_the_size_was_lowered_gets_the_size_raised_again_and_then_its_node_back() -> None:
     landed = node("n1", 1000, cordoned=True, marked=True)
-    memory = PoolMemory(marked_at={"n1": NOW - 4}, lowered_at={"n1": NOW - 2})
-    decision = decide(seen(1, landed, node("n2", 8000)), memory)
-    assert (decision.desired, decision.release) == (2, ("n1",))
+    memory = PoolMemory(marked_at={"n1": NOW - 4}, lowered_at={"n1": NOW - 2}, lowered_to=1)
+    first = decide(seen(1, landed, node("n2", 8000)), memory)
+    assert (first.desired, first.release) == (2, ())
+    unwritten = decide(seen(1, landed, node("n2", 8000)), first.memory, now=NOW + 2)
+    assert (unwritten.desired, unwritten.release) == (2, ())
+    second = decide(seen(2, landed, node("n2", 8000)), unwritten.memory, now=NOW + 4)
+    assert (second.desired, second.release, second.memory.lowered_at) == (2, ("n1",), {})
 
 
 def test_demand_takes_marked_nodes_back_before_it_buys() -> None:
@@ -277,12 +281,29 @@ def test_demand_takes_marked_nodes_back_before_it_buys() -> None:
     assert (more.desired, more.release) == (3, ("n1",))
 
 
-def test_demand_takes_a_node_back_that_the_size_was_lowered_for_by_raising_it() -> None:
+def test_demand_takes_a_node_back_that_the_size_was_lowered_for_by_raising_it_first() -> None:
     going = node("n1", cordoned=True, marked=True)
-    memory = PoolMemory(marked_at={"n1": NOW - 4}, lowered_at={"n1": NOW - 2})
-    decision = decide(seen(1, going, node("n2", 8000), pending=(pods(8),)), memory)
-    assert (decision.desired, decision.release) == (2, ("n1",))
-    assert decision.memory.lowered_at == {}
+    memory = PoolMemory(marked_at={"n1": NOW - 4}, lowered_at={"n1": NOW - 2}, lowered_to=1)
+    first = decide(seen(1, going, node("n2", 8000), pending=(pods(8),)), memory)
+    assert (first.desired, first.release) == (2, ())
+    second = decide(seen(2, going, node("n2", 8000), pending=(pods(8),)), first.memory, now=NOW + 2)
+    assert (second.desired, second.release, second.memory.lowered_at) == (2, ("n1",), {})
+
+
+def test_a_lowered_size_that_was_not_written_gives_the_nodes_back() -> None:
+    marked = node("n1", cordoned=True, marked=True)
+    lowering = decide(seen(1, marked), PoolMemory(quiet("n1").unneeded_since, {"n1": NOW - 2}))
+    unwritten = decide(seen(1, marked), lowering.memory, now=NOW + 2)
+    assert (lowering.desired, unwritten.desired, unwritten.release) == (0, 1, ("n1",))
+
+
+def test_a_size_that_never_came_does_not_keep_nodes_that_are_going() -> None:
+    nodes = (node("n1", cordoned=True, marked=True), node("n2", 8000))
+    memory = PoolMemory(quiet("n1").unneeded_since, {"n1": NOW - 2}, size_changed_at=NOW - 5000)
+    lowering = decide(seen(3, *nodes), memory)
+    later = decide(seen(2, *nodes), lowering.memory, now=NOW + 2)
+    assert (lowering.desired, later.desired, later.release) == (2, 2, ())
+    assert set(later.memory.lowered_at) == {"n1"}
 
 
 def test_nothing_is_marked_or_lowered_while_a_pod_waits_that_could_use_the_pool() -> None:

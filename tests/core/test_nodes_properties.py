@@ -51,9 +51,16 @@ observations = st.builds(
     lambda nodes, off, pending, planned: PoolObservation(max(0, len(nodes) + off), nodes, pending, planned),
     nodes_of_pool, st.sampled_from([0, 0, 0, -2, -1, 1, 3]), pod_classes, pod_classes,
 )  # fmt: skip
-memories = st.one_of(st.none(), st.builds(PoolMemory, names, names, names, st.one_of(st.none(), times)))
+memories = st.one_of(
+    st.none(),
+    st.builds(PoolMemory, names, names, names, st.one_of(st.none(), st.integers(0, 8)), st.one_of(st.none(), times)),
+)
 
 for_any_decision = settings(max_examples=100, deadline=None)
+
+
+def is_idle(node: Node) -> bool:
+    return node.pods == 0 and node.cordoned and node.marked and not node.protected
 
 
 def by_name(observation: PoolObservation) -> dict[str, Node]:
@@ -92,12 +99,23 @@ def test_the_size_is_never_lowered_nor_a_node_marked_while_pods_wait_that_fit(
 
 @for_any_decision
 @given(policies, observations, memories)
+def test_the_provider_never_finds_fewer_marked_nodes_than_it_is_to_remove(
+    policy: PoolPolicy, observation: PoolObservation, memory: PoolMemory | None
+) -> None:
+    decision = decide_pool(policy, observation, memory, NOW)
+    to_remove = len(observation.nodes) - observation.size
+    marked = {node.name for node in observation.nodes if node.marked}
+    assert len(marked - set(decision.release)) >= min(to_remove, len(marked))
+
+
+@for_any_decision
+@given(policies, observations, memories)
 def test_the_size_never_passes_the_maximum_by_growing(
     policy: PoolPolicy, observation: PoolObservation, memory: PoolMemory | None
 ) -> None:
     decision = decide_pool(policy, observation, memory, NOW)
-    kept = [n for n in observation.nodes if n.name in decision.release]
-    assert decision.desired <= max(policy.max_nodes, observation.size + len(kept))
+    in_use = [n for n in observation.nodes if n.name in decision.memory.lowered_at and not is_idle(n)]
+    assert decision.desired <= max(policy.max_nodes, observation.size + len(in_use))
 
 
 @for_any_decision

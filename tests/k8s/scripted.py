@@ -122,6 +122,7 @@ class ScriptedApi:
     _scripts: list[_Script] = field(default_factory=list)
     _history: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
     _first: int = 0
+    _watches: int = 0
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def once(self, method: str, path: str, *answers: Answer, watch: bool = False) -> None:
@@ -152,6 +153,12 @@ class ScriptedApi:
         if tell:
             await self._emit("DELETED", key)
         del self.objects[key]
+
+    async def end_watches(self) -> None:
+        """End every open watch, as a server does when its time is over."""
+        self._watches += 1
+        async with self._news:
+            self._news.notify_all()
 
     def compact(self) -> None:
         """Forget the history: a watch from an older version gets ERROR 410."""
@@ -251,15 +258,22 @@ class ScriptedApi:
         await response.prepare(request)
         try:
             async with asyncio.timeout(float(seen.query.get("timeoutSeconds", "300"))):
-                while True:
+                generation = self._watches
+                while generation == self._watches:
+                    latest = self.version
                     for version, event, obj in list(self._history):
                         if version > since and obj["collection"] == collection:
                             since = version
                             await response.write(json.dumps({"type": event, "object": obj}).encode() + b"\n")
-                    async with self._news:
-                        await self._news.wait()
+                    await self._changed(latest, generation)
         except TimeoutError:
-            return response
+            pass
+        return response
+
+    async def _changed(self, version: int, generation: int) -> None:
+        """Return when there is something newer, or the watches are to end."""
+        async with self._news:
+            await self._news.wait_for(lambda: self.version > version or self._watches > generation)
 
 
 @asynccontextmanager

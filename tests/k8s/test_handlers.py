@@ -1,14 +1,17 @@
 """Kopf as the shell: what it sees reaches the registry, and its end is noticed."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator
 
 import pytest
 
-from controller.cluster import Cluster, Kind
-from controller.handlers import Shell
+from controller import discovery
+from controller.cluster import Cluster, Connection, Kind
+from controller.handlers import Shell, _settings
 from controller.registry import Registry
-from tests.k8s.scripted import ScriptedApi, until
+from controller.transport import Credentials
+from tests.k8s.scripted import Answer, ScriptedApi, events, status, status_object, until
 
 WORKLOAD = Kind("gpuscale.dev", "v1alpha1", "gpuworkloadscalers", "GPUWorkloadScaler", namespaced=True)
 POOL = Kind("gpuscale.dev", "v1alpha1", "gpunodepoolscalers", "GPUNodePoolScaler", namespaced=False)
@@ -66,3 +69,124 @@ async def test_kopf_writes_nothing(api, registry, shell) -> None:
 async def test_kopf_uses_our_credentials(api, registry, shell) -> None:
     await until(lambda: api.count("GET", WORKLOAD.path(), watch=True))
     assert {seen.headers.get("Authorization") for seen in api.seen} == {"Bearer a-secret-token"}
+
+
+async def test_definitions_that_come_late_are_waited_for(
+    api: ScriptedApi, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "REFRESH_SECONDS", 0.1)
+    registry = Registry(cluster, [WORKLOAD, POOL])
+    shell = Shell(cluster, registry)
+    shell.start()
+    await until(lambda: api.seen)
+    serve(api)
+    await api.put(WORKLOAD.path(), scaler("a"))
+    await until(lambda: registry.scalers["GPUWorkloadScaler"].entries, 40)
+    await shell.stop()
+
+
+async def test_stopping_before_the_definitions_came_is_quick(cluster: Cluster) -> None:
+    shell = Shell(cluster, Registry(cluster, [WORKLOAD, POOL]))
+    shell.start()
+    async with asyncio.timeout(5):
+        await shell.stop()
+
+
+async def test_stopping_ends_the_thread_and_is_no_failure(
+    api: ScriptedApi, shell: Shell, caplog: pytest.LogCaptureFixture
+) -> None:
+    await until(lambda: api.count("GET", WORKLOAD.path(), watch=True))
+    await shell.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name == "kopf"]
+    assert "kopf has" not in "".join(r.getMessage() for r in caplog.records if r.name == "controller.handlers")
+    await shell.stop()
+
+
+async def test_the_end_of_kopf_is_noticed_with_its_reason(api: ScriptedApi, shell: Shell) -> None:
+    """A definition that is deleted under it is one way in which Kopf ends."""
+    await until(lambda: api.count("GET", WORKLOAD.path(), watch=True))
+    gone = status(404, "NotFound", "the server could not find the requested resource")
+    api.once("GET", WORKLOAD.path(), gone, watch=True)
+    api.once("GET", WORKLOAD.path(), events(), watch=True)
+    await api.end_watches()
+    async with asyncio.timeout(20):
+        reason = await shell.wait_ended()
+    assert "APINotFoundError" in reason
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [status(429, "TooManyRequests"), status(503, "ServiceUnavailable"), status(403, "Forbidden")],
+    ids=["429", "503", "403"],
+)
+async def test_an_outage_does_not_end_kopf(api: ScriptedApi, registry: Registry, shell: Shell, trouble: Answer) -> None:
+    await until(lambda: api.count("GET", WORKLOAD.path(), watch=True))
+    api.down = trouble
+    await api.end_watches()
+    before = len(api.seen)
+    await until(lambda: len(api.seen) >= before + 4)
+    api.down = None
+    await api.put(WORKLOAD.path(), scaler("late"))
+    await until(lambda: registry.scalers["GPUWorkloadScaler"].entries, 40)
+
+
+async def test_k03_the_event_after_429_and_410_is_handled_and_ghosts_go(
+    api: ScriptedApi, registry: Registry, shell: Shell
+) -> None:
+    await api.put(WORKLOAD.path(), scaler("ghost"))
+    await api.put(WORKLOAD.path(), scaler("a"))
+    scalers = registry.scalers["GPUWorkloadScaler"]
+    registry.start()
+    await until(lambda: len(scalers.entries) == 2 and api.count("GET", WORKLOAD.path(), watch=True))
+    await api.remove(WORKLOAD.path(), "ghost", "ml", tell=False)
+    expired = {"type": "ERROR", "object": status_object(410, "Expired", "too old resource version")}
+    api.once("GET", WORKLOAD.path(), status(429, "TooManyRequests"), events(expired), watch=True)
+    await api.end_watches()
+    await until(lambda: set(scalers.entries) == {("ml", "a")})
+    await api.put(WORKLOAD.path(), scaler("a", size=9, generation=2))
+    await until(lambda: scalers.entries[("ml", "a")].generation == 2)
+    await registry.stop()
+
+
+async def test_the_age_of_kopfs_watches_is_known(api: ScriptedApi, cluster: Cluster) -> None:
+    now = [1000.0]
+    serve(api)
+    shell = Shell(cluster, Registry(cluster, [WORKLOAD, POOL]), clock=lambda: now[0])
+    now[0] = 1010.0
+    assert shell.live_watch_age() == 10
+    shell.start()
+    await until(lambda: shell.live_watch_age() == 0)
+    now[0] = 1071.0
+    assert shell.live_watch_age() == 61
+    await api.end_watches()
+    await until(lambda: shell.live_watch_age() == 0)
+    await shell.stop()
+
+
+async def test_a_refused_token_is_read_anew_for_kopf_too(api: ScriptedApi) -> None:
+    serve(api)
+    tokens = iter(["Bearer t-2", "Bearer t-3", "Bearer t-4"])
+
+    async def load(_force: bool) -> str:  # noqa: FBT001 - the shape of Credentials.load
+        return next(tokens)
+
+    cluster = Cluster(Connection(api.url, Credentials("Bearer t-1", load)))
+    registry = Registry(cluster, [WORKLOAD, POOL])
+    api.once("GET", WORKLOAD.path(), status(401, "Unauthorized"))
+    shell = Shell(cluster, registry)
+    shell.start()
+    await api.put(WORKLOAD.path(), scaler("a"))
+    await until(lambda: registry.scalers["GPUWorkloadScaler"].entries)
+    lists = [s.headers["Authorization"] for s in api.seen if s.path == WORKLOAD.path() and not s.watch]
+    assert lists[:2] == ["Bearer t-1", "Bearer t-2"]
+    await shell.stop()
+    await cluster.close()
+
+
+def test_kopf_never_runs_out_of_patience() -> None:
+    pauses = _settings().networking.error_backoffs
+    assert not hasattr(pauses, "__len__")
+    first = [pause for pause, _ in zip(pauses, range(500), strict=False)]  # type: ignore[arg-type]
+    assert len(first) == 500
+    assert max(first) <= 15
+    assert len(set(first[-50:])) > 10, "not all at one beat"

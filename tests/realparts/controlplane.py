@@ -6,32 +6,32 @@ leaving the block ends every process by pid and removes the folder (``keep_logs`
 """
 
 import json
-import os
 import secrets
-import shutil
 import signal
 import socket
 import ssl
-import subprocess
-import tempfile
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import yaml
 
 from tests.realparts import certificates
+from tests.realparts.processes import Folder, Process
 
 START_SECONDS = 60.0
-STOP_SECONDS = 10.0
-
-
-class StartError(Exception):
-    """A program ended, or was not ready in time; the message ends with the last lines of its log."""
+NODE_GRACE_SECONDS = 12
+"""A node that is silent for so long is not ready; Kubernetes' own default is 50."""
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
+"""Who did what: from it the tests read that never two operators wrote, and which rights were used."""
 
 
 def free_port() -> int:
@@ -46,7 +46,8 @@ class ControlPlane:
 
     def __init__(self, binaries: Path, *, hpa_sync_seconds: int = 15) -> None:
         self.binaries = binaries
-        self.folder = Path(tempfile.mkdtemp(prefix="gpuscale-plane-"))
+        self._folder = Folder("gpuscale-plane-")
+        self.folder = self._folder.path
         self.token = secrets.token_hex(16)
         self.port = free_port()
         self.server = f"https://127.0.0.1:{self.port}"
@@ -54,7 +55,7 @@ class ControlPlane:
         self._hpa_sync = hpa_sync_seconds
         self._etcd = f"http://127.0.0.1:{free_port()}"
         self._tokens = {name: secrets.token_hex(16) for name in ("kube-controller-manager", "kube-scheduler")}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, Process] = {}
 
     @property
     def ca(self) -> Path:
@@ -83,19 +84,20 @@ class ControlPlane:
         """Start the programs in order, each when the one before it answers. About 8 s."""
         certificates.write(self.folder)
         self._write_tokens()
-        self._run("etcd", self._etcd_args())
+        (self.folder / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
+        self.run("etcd", self._etcd_args())
         self._wait("etcd", lambda: self._answers(f"{self._etcd}/health"))
         self.start_api_server()
         for name in ("kube-controller-manager", "kube-scheduler"):
             self._write_kubeconfig(self.folder / f"{name}.kubeconfig", self._tokens[name])
-        self._run("kube-controller-manager", self._manager_args())
-        self._run("kube-scheduler", self._scheduler_args())
+        self.run("kube-controller-manager", self._manager_args())
+        self.run("kube-scheduler", self._scheduler_args())
         path = "/api/v1/namespaces/default/serviceaccounts/default"
         self._wait("kube-controller-manager", lambda: self._answers(self.server + path))
 
     def start_api_server(self) -> None:
         """Start (or start again) the API server and wait until it is ready."""
-        self._run("kube-apiserver", self._api_server_args())
+        self.run("kube-apiserver", self._api_server_args())
         self._write_kubeconfig(self.kubeconfig, self.token)
         self._wait("kube-apiserver", lambda: self._answers(f"{self.server}/readyz"))
 
@@ -104,44 +106,41 @@ class ControlPlane:
         self._end("kube-apiserver", signal.SIGKILL)
 
     def stop(self) -> None:
-        """End all, the API server before etcd. Safe to call twice."""
-        for name in ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd"):
+        """End all, the API server and etcd last. Safe to call twice."""
+        for name in self._processes.keys() - {"etcd", "kube-apiserver"}:
+            self._processes[name].send(signal.SIGTERM)
+        for name in sorted(self._processes, key=lambda name: (name == "etcd", name == "kube-apiserver")):
             self._end(name, signal.SIGTERM)
-        if not self.keep_logs:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self.keep_logs:
+            self._folder.keep()
+        else:
+            self._folder.remove()
 
     def get(self, path: str) -> object:
         """GET as administrator, the JSON answer."""
         return json.loads(self._open(self.server + path))
 
-    def _run(self, name: str, args: Sequence[str]) -> None:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                [str(self.binaries / name), *args], stdout=log, stderr=log, cwd=self.folder, start_new_session=True
-            )
+    def audit(self) -> Iterator[dict[str, Any]]:
+        """Give what the API server has been asked so far, as audit.k8s.io/v1 events in the order of their answers."""
+        for line in (self.folder / "audit.log").read_text().splitlines():
+            yield json.loads(line)
+
+    def run(self, name: str, args: Sequence[str | Path]) -> Process:
+        """Start one of the real programs; it ends with the plane."""
+        return self.program(name, [self.binaries / name, *args])
+
+    def program(self, name: str, command: Sequence[str | Path]) -> Process:
+        """Start any program, with a log of its own; it ends with the plane."""
+        self._processes[name] = Process(command, self.folder / f"{name}.log")
+        return self._processes[name]
 
     def _end(self, name: str, how: signal.Signals) -> None:
         process = self._processes.pop(name, None)
-        if process is None or process.poll() is not None:
-            return
-        process.send_signal(how)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            process.end(how)
 
     def _wait(self, name: str, ready: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while not ready():
-            if self._processes[name].poll() is not None:
-                raise StartError(f"{name} ended:\n{self._tail(name)}")
-            if time.monotonic() > deadline:
-                raise StartError(f"{name} was not ready after {START_SECONDS:.0f} s:\n{self._tail(name)}")
-            time.sleep(0.1)
-
-    def _tail(self, name: str) -> str:
-        return "\n".join((self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-15:])
+        self._processes[name].wait_until(ready, START_SECONDS)
 
     def _answers(self, url: str) -> bool:
         try:
@@ -210,6 +209,8 @@ class ControlPlane:
             f"--proxy-client-cert-file={folder}/front-proxy.crt",
             f"--proxy-client-key-file={folder}/front-proxy.key",
             "--allow-privileged=true",
+            f"--audit-policy-file={folder}/audit-policy.yaml",
+            f"--audit-log-path={folder}/audit.log",
         ]
 
     def _manager_args(self) -> list[str]:
@@ -219,6 +220,8 @@ class ControlPlane:
             f"--service-account-private-key-file={self.folder}/service-accounts.key",
             f"--root-ca-file={self.ca}",
             f"--horizontal-pod-autoscaler-sync-period={self._hpa_sync}s",
+            "--node-monitor-period=1s",
+            f"--node-monitor-grace-period={NODE_GRACE_SECONDS}s",
         ]
 
     def _scheduler_args(self) -> list[str]:
@@ -234,9 +237,3 @@ class ControlPlane:
             "--bind-address=127.0.0.1",
             f"--secure-port={free_port()}",
         ]
-
-
-def binaries() -> Path | None:
-    """The folder with the control plane's programs: KUBEBUILDER_ASSETS, or None where it is not set."""
-    folder = os.environ.get("KUBEBUILDER_ASSETS")
-    return Path(folder) if folder else None

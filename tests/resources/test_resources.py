@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from controller import crds
+from controller.policy import pool_policy
 from controller.resources import GPUNodePoolScaler, GPUWorkloadScaler, Invalid, parse_pool_scaler, parse_workload_scaler
 from controller.schema import dump
 
@@ -207,3 +208,11 @@ def test_a_gpu_target_is_read_in_the_unit_of_its_metric(gpu: Entry, milli: int, 
     metric = parse_workload_scaler(manifest).spec.metrics[0].gpu
     assert metric is not None
     assert (metric.target_milli, metric.aggregation) == (milli, aggregation)
+
+
+def test_declared_startup_taints_reach_the_decision() -> None:
+    full = next(e["manifest"] for e in entries("good_objects") if "startupTaints" in str(e["manifest"]))
+    template = pool_policy(parse_pool_scaler(full).spec).template
+    assert template is not None
+    assert [(taint.key, taint.effect) for taint in template.startup_taints] == [("gpu-not-ready", "NoSchedule")]
+    assert [taint.key for taint in template.taints] == ["nvidia.com/gpu"]

@@ -33,6 +33,7 @@ real-parts: install ## build the real Kubernetes, kwok, Helm and Prometheus that
 
 test-hpa: real-parts ## our decisions against Kubernetes' own HPA controller; HPA_CASES=20000
 	$(BIN)/python -m tests.realparts.hpa_compare --cases $(HPA_CASES)
+	$(BIN)/python -m pytest -q tests/hpa
 
 test-cluster: real-parts ## emulator and operator against a real control plane; PYTEST_ARGS="-k name"
 	$(BIN)/python -m pytest tests/cluster $(PYTEST_ARGS)

@@ -21,7 +21,7 @@ def test_the_conformance_suite_holds_on_a_real_api_server(plane: ControlPlane) -
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/conformance_api"]
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout
+    assert ran.returncode == 0, ran.stdout + ran.stderr
     passed = re.search(r"(\d+) passed", ran.stdout)
     assert passed is not None
     assert int(passed[1]) >= FEWEST

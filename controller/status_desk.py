@@ -12,6 +12,9 @@ from controller.act import Actor, Subject, Wrote
 from controller.buckets import Bucket
 from controller.status import Document, Worth, worth_writing
 
+RETRY_SECONDS = 5.0
+"""A document that the API server refused is not sent at every tick."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
@@ -33,6 +36,7 @@ class StatusDesk:
         self._latest: dict[str, Document] = {}
         self._written: dict[str, Document] = {}
         self._waiting: dict[str, _Waiting] = {}
+        self._not_before: dict[str, float] = {}
 
     def latest(self, subject: Subject, on_server: Mapping[str, Any]) -> Document:
         """Give the newest document of a scaler; that of the server where this process has made none yet."""
@@ -53,8 +57,10 @@ class StatusDesk:
 
     async def flush(self) -> None:
         """Write what is due. What could not be written is offered again by the next pass."""
-        urgent = [entry for entry in self._waiting.values() if entry.worth is Worth.NOW]
-        rest = sorted((e for e in self._waiting.values() if e.worth is Worth.LATER), key=lambda entry: entry.since)
+        now = self._monotonic()
+        ready = [entry for uid, entry in self._waiting.items() if self._not_before.get(uid, now) <= now]
+        urgent = [entry for entry in ready if entry.worth is Worth.NOW]
+        rest = sorted((e for e in ready if e.worth is Worth.LATER), key=lambda entry: entry.since)
         due = urgent
         for entry in rest:
             if not self._room.take():
@@ -64,16 +70,20 @@ class StatusDesk:
 
     def forget(self, uid: str) -> None:
         """Drop a scaler that is gone."""
-        for known in (self._latest, self._written, self._waiting):
+        for known in (self._latest, self._written, self._waiting, self._not_before):
             known.pop(uid, None)
 
     def forget_all(self) -> None:
         """Drop everything: another process leads, and its documents count."""
-        for known in (self._latest, self._written, self._waiting):
+        for known in (self._latest, self._written, self._waiting, self._not_before):
             known.clear()
 
     async def _write(self, entry: _Waiting) -> None:
+        uid = entry.subject.uid
         result = await self._actor.write_status(entry.subject, entry.document)
         if result.wrote is Wrote.DONE:
-            self._written[entry.subject.uid] = entry.document
-            self._waiting.pop(entry.subject.uid, None)
+            self._written[uid] = entry.document
+            self._waiting.pop(uid, None)
+            self._not_before.pop(uid, None)
+        elif result.wrote is Wrote.FAILED:
+            self._not_before[uid] = self._monotonic() + RETRY_SECONDS

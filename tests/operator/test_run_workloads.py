@@ -195,8 +195,8 @@ async def test_an_invalid_spec_gets_a_condition_with_all_faults_while_others_go_
 ) -> None:
     stage, exporter = world
     await stage.fleet("llm", 4, usage=100)
-    await stage.forget_rules()
-    twice = gpu_spec("llm")["metrics"] * 2
+    stage.forget_rules()
+    twice = gpu_spec("other")["metrics"] * 2
     await stage.scaler("bad", gpu_spec("other", minReplicas=9, maxReplicas=3, metrics=twice))
     await stage.scaler("llm", gpu_spec("llm"))
     await stage.run(exporter=exporter.url)

@@ -174,7 +174,7 @@ def pods_by_gpu_rules(
     cpu = metric.name == "cpu" and metric.source is not Source.GPU
     classes = by_gpu_rules(observation.pods, reading.samples, reading.rejected, policy, rules, now, bar=bar, cpu=cpu)
     if not classes.counted:
-        return nothing_counted(metric, classes, observation)
+        return nothing_counted(metric, classes, reading, observation)
     demand_quorum(metric, classes, rules)
     samples = tuple(reading.samples[name] for name in classes.counted)
     of = {*classes.counted, *classes.missing}
@@ -202,10 +202,12 @@ def capped(metric: Metric, measured: Measured) -> Reason | None:
     return None
 
 
-def nothing_counted(metric: Metric, classes: Classes, observation: Observation) -> MetricTrace:
+def nothing_counted(metric: Metric, classes: Classes, reading: PodValues, observation: Observation) -> MetricTrace:
     """Hold where pods are only starting; otherwise raise UnusableError, as nobody's value is known."""
     if classes.missing:
-        raise UnusableError(f"no fresh value of any of {words.pods(len(classes.missing))}", Reason.NO_ATTRIBUTION)
+        known = any(name in reading.samples or name in reading.rejected for name in classes.missing)
+        reason = Reason.STALE_DATA if known else Reason.NO_ATTRIBUTION
+        raise UnusableError(f"no fresh value of any of {words.pods(len(classes.missing))}", reason)
     if not classes.warming:
         raise UnusableError(f"none of {words.pods(len(observation.pods))} of the target works", Reason.NO_ATTRIBUTION)
     return MetricTrace(

@@ -131,6 +131,12 @@ def test_without_any_sample_of_ready_pods_nothing_is_decided() -> None:
     assert shown(decision)["ScalingActive"] == "False/FailedGetGPUMetric"
 
 
+def test_values_of_which_none_is_fresh_or_a_number_are_stale_and_not_unattributed() -> None:
+    for reading in (samples(10, 10, age=31), PodValues({}, {"p0": "NaN", "p1": "NaN"})):
+        decision = decide(gpu_policy(), seen(fleet(2), reading), None, NOW)
+        assert (decision.desired, decision.reason) == (2, Reason.STALE_DATA)
+
+
 def test_a_target_of_which_every_pod_loads_is_a_hold_and_no_error() -> None:
     decision = decide(gpu_policy(), seen((loading("p0"), pending("p1")), PodValues({})), None, NOW)
     assert (decision.desired, decision.reason) == (2, Reason.CAPACITY_WARMING)

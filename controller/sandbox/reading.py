@@ -93,8 +93,9 @@ def read_list(store: Store, pages: Pages, call: Call) -> web.Response:
         found, version, start, number = pages.resume(resource, token)
     else:
         check_version(store, call)
-        selectors = (call.query.get("labelSelector", ""), call.query.get("fieldSelector", ""))
-        found, version, start, number = _selected(store, call, *selectors), store.version, 0, 0
+        labels, fields = call.query.get("labelSelector", ""), call.query.get("fieldSelector", "")
+        found, version = store.select(resource, call.place.namespace, labels, fields), store.version
+        start, number = 0, 0
     items, following = pages.page(found, version, start, limit, number)
     meta: Object = {"resourceVersion": str(version)}
     if following:
@@ -102,12 +103,6 @@ def read_list(store: Store, pages: Pages, call: Call) -> web.Response:
         if not call.query.get("labelSelector") and not call.query.get("fieldSelector"):
             meta["remainingItemCount"] = len(found) - start - len(items)
     return _list_response(store, call, items, meta)
-
-
-def _selected(store: Store, call: Call, labels: str, fields: str) -> Entries:
-    place = call.place
-    found = store.select(place.resource, place.namespace, labels, fields)
-    return [entry for entry in found if entry.obj["metadata"]["name"] == place.name] if place.name else found
 
 
 def check_version(store: Store, call: Call) -> None:

@@ -7,7 +7,7 @@ Writers in this process (the simulated kubelet, scheduler, controllers) and the 
 import time
 from collections.abc import Callable, Iterable
 
-from controller.sandbox import built_in, errors, strategy
+from controller.sandbox import built_in, errors, strategy, wellformed
 from controller.sandbox.admission import Admit, WriteOptions
 from controller.sandbox.definitions import Definitions
 from controller.sandbox.disruption import DisruptionBudgets
@@ -142,6 +142,7 @@ class Store:
         """Store a new object and give it as stored. Raises 409 when the name is taken, 404 without its namespace."""
         options = options or WriteOptions()
         table = self._tables[resource.qualified]
+        wellformed.check(resource, obj)
         new = strategy.named(
             resource, strategy.clone(obj), namespace, lambda place, name: _key(resource, place, name) in table
         )
@@ -188,6 +189,7 @@ class Store:
         entry = self.entry(resource, namespace, name)
         old = entry.obj
         new = change(strategy.clone(old))
+        wellformed.check(resource, new)
         strategy.check_identity(resource, new, old)
         new = strategy.for_update(resource, new, old, subresource)
         self._admit(resource, new, old, subresource, options)

@@ -42,9 +42,7 @@ def timestamp(seconds: float) -> str:
 
 def named(resource: Resource, obj: Object, namespace: str | None, taken: Callable[[str | None, str], bool]) -> Object:
     """Settle kind, namespace and name of a new object, in place; a generated name avoids those that are taken."""
-    meta = obj.setdefault("metadata", {})
-    if not isinstance(meta, dict):
-        raise errors.bad_request("metadata must be an object")
+    obj["metadata"] = meta = obj.get("metadata") or {}
     _settle_kind(resource, obj)
     _settle_namespace(resource, meta, namespace)
     if not meta.get("name") and meta.get("generateName"):
@@ -168,7 +166,7 @@ def _counts(resource: Resource, new: Object, old: Object) -> bool:
 
 def check_identity(resource: Resource, new: Object, old: Object) -> None:
     """Refuse a write that would turn one object into another, or that was computed from an older version."""
-    meta, before = new["metadata"], old["metadata"]
+    meta, before = new.get("metadata") or {}, old["metadata"]
     name = before["name"]
     if meta.get("name") != name:
         raise errors.bad_request(

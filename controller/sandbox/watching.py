@@ -31,7 +31,6 @@ class Watch:
         self._resource = place.resource
         self._plain = call.view() == ""
         self._prefix = f"{place.namespace}/" if place.namespace else ""
-        self._key = self._prefix + place.name if place.name else ""
         self._labels = labels_match(call.query.get("labelSelector", ""))
         self._fields = fields_match(place.resource, call.query.get("fieldSelector", ""))
         self._selective = bool(call.query.get("labelSelector") or call.query.get("fieldSelector"))
@@ -54,8 +53,7 @@ class Watch:
 
     def lines(self, change: Change) -> Iterable[bytes]:
         """Give the line of a change; none when the watch does not show it."""
-        key = change.entry.key
-        if (self._key and key != self._key) or not key.startswith(self._prefix):
+        if not change.entry.key.startswith(self._prefix):
             return
         type_, entry = self._seen(change)
         if type_:

@@ -1,5 +1,6 @@
 """Defaults and the most important checks of the built-in kinds."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,6 +48,14 @@ def _fill(target: Object, defaults: Mapping[str, Any]) -> None:
             target[key] = clone(value)
 
 
+def _part(obj: Object, key: str) -> Object:
+    """Give an object's part, made where it is absent or null."""
+    if obj.get(key) is None:
+        obj[key] = {}
+    part: Object = obj[key]
+    return part
+
+
 def _pod_spec(spec: Object) -> None:
     _fill(spec, _POD_SPEC)
     for container in [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]:
@@ -64,7 +73,7 @@ def _limits_as_requests(resources: Object) -> None:
 
 
 def _pod(new: Object, old: Object | None, subresource: str, _options: WriteOptions) -> None:
-    spec = new.setdefault("spec", {})
+    spec = _part(new, "spec")
     _pod_spec(spec)
     _fill(spec, {"serviceAccountName": "default", "serviceAccount": "default", "enableServiceLinks": True})
     if old is None:
@@ -98,10 +107,10 @@ def _container_faults(spec: Object, path: str) -> list[Cause]:
 
 def _workload(kind: str, defaults: Mapping[str, Any]) -> Admit:
     def admit(new: Object, old: Object | None, _subresource: str, _options: WriteOptions) -> None:
-        spec = new.setdefault("spec", {})
+        spec = _part(new, "spec")
         _fill(spec, defaults)
-        template = spec.setdefault("template", {})
-        _pod_spec(template.setdefault("spec", {}))
+        template = _part(spec, "template")
+        _pod_spec(_part(template, "spec"))
         _refuse("apps", kind, new, _workload_faults(spec, old))
 
     return admit
@@ -114,6 +123,8 @@ def _workload_faults(spec: Object, old: Object | None) -> list[Cause]:
         told = f"Invalid value: {replicas}: must be greater than or equal to 0"
         faults.append(Cause("FieldValueInvalid", told, "spec.replicas"))
     selector, template = spec.get("selector"), spec["template"]
+    if wrong := _selector_faults(selector or {}):
+        return faults + wrong
     if not selector:
         faults.append(Cause("FieldValueRequired", "Required value", "spec.selector"))
     elif old is not None and selector != old["spec"].get("selector"):
@@ -124,6 +135,42 @@ def _workload_faults(spec: Object, old: Object | None) -> list[Cause]:
         told = f"Invalid value: {labels}: `selector` does not match template `labels`"
         faults.append(Cause("FieldValueInvalid", told, "spec.template.metadata.labels"))
     return faults + _container_faults(template["spec"], "spec.template.spec")
+
+
+def _selector_faults(selector: Object) -> list[Cause]:
+    faults = []
+    for place, rule in enumerate(selector.get("matchExpressions") or []):
+        path, word, values = f"spec.selector.matchExpressions[{place}]", rule.get("operator"), rule.get("values")
+        if not rule.get("key"):
+            faults.append(Cause("FieldValueRequired", "Required value", f"{path}.key"))
+        if word not in {"In", "NotIn", "Exists", "DoesNotExist"}:
+            told = f"Invalid value: {errors.shown(word)}: not a valid selector operator"
+            faults.append(Cause("FieldValueInvalid", told, f"{path}.operator"))
+        elif (word in {"In", "NotIn"}) is not bool(values):
+            faults.append(
+                Cause("FieldValueRequired", f"Required value: must fit the operator {word}", f"{path}.values")
+            )
+    return faults
+
+
+def _budget(new: Object, _old: Object | None, _subresource: str, _options: WriteOptions) -> None:
+    spec = _part(new, "spec")
+    faults = _selector_faults(spec.get("selector") or {})
+    given = [key for key in ("minAvailable", "maxUnavailable") if spec.get(key) is not None]
+    if len(given) > 1:
+        told = f"Invalid value: {errors.shown(spec)}: minAvailable and maxUnavailable cannot be both set"
+        faults.append(Cause("FieldValueInvalid", told, "spec"))
+    for key in given:
+        if not _is_count(spec[key]):
+            told = f"Invalid value: {errors.shown(spec[key])}: must be a non-negative number or a percentage"
+            faults.append(Cause("FieldValueInvalid", told, f"spec.{key}"))
+    _refuse("policy", "PodDisruptionBudget", new, faults)
+
+
+def _is_count(value: Any) -> bool:
+    if isinstance(value, str):
+        return bool(re.fullmatch(r"[0-9]+%", value)) and int(value[:-1]) <= 100
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _refuse(group: str, kind: str, obj: Object, faults: list[Cause]) -> None:
@@ -154,7 +201,7 @@ def _event(new: Object, old: Object | None, _subresource: str, _options: WriteOp
 
 
 def _autoscaler(new: Object, _old: Object | None, _subresource: str, _options: WriteOptions) -> None:
-    spec = new.setdefault("spec", {})
+    spec = _part(new, "spec")
     _fill(spec, {"minReplicas": 1})
     if not spec.get("metrics"):
         spec["metrics"] = clone(_CPU_80)
@@ -183,6 +230,7 @@ ADMIT: Mapping[str, Admit] = {
     "replicasets.apps": _workload("ReplicaSet", {"replicas": 1}),
     "statefulsets.apps": _workload("StatefulSet", _STATEFUL),
     "daemonsets.apps": _workload("DaemonSet", _DAEMON),
+    "poddisruptionbudgets.policy": _budget,
     "horizontalpodautoscalers.autoscaling": _autoscaler,
     "leases.coordination.k8s.io": _lease,
 }

@@ -103,7 +103,7 @@ def _expected(shelf: Shelf, pods: Objects) -> int:
 def _desired(spec: Object, expected: int) -> int:
     if spec.get("maxUnavailable") is not None:
         return max(0, expected - _count(spec["maxUnavailable"], expected))
-    return _count(spec.get("minAvailable", 0), expected)
+    return _count(spec.get("minAvailable") or 0, expected)
 
 
 def _count(value: Any, whole: int) -> int:

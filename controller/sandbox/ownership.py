@@ -172,7 +172,7 @@ def _walk(value: Any, path: Path, names: Path, lists: Lists) -> Iterator[Path]:
         for key, item in value.items():
             yield from _walk(item, (*path, f"f:{key}"), (*names, key), lists)
         return
-    keys = lists(names) if isinstance(value, list) and names else None
+    keys = _keys(value, names, lists)
     if keys is None or not value:
         yield path
         return
@@ -181,6 +181,12 @@ def _walk(value: Any, path: Path, names: Path, lists: Lists) -> Iterator[Path]:
         yield (*path, element)
         if keys:
             yield from _walk(item, (*path, element), names, lists)
+
+
+def _keys(value: Any, names: Path, lists: Lists) -> tuple[str, ...] | None:
+    """Tell how a value is merged, if it is a list that is not merged whole."""
+    keys = lists(names) if isinstance(value, list) and names else None
+    return None if keys and not all(isinstance(item, Mapping) for item in value) else keys
 
 
 def _element(item: Any, keys: tuple[str, ...]) -> str:
@@ -209,7 +215,8 @@ def _step(value: Any, element: str) -> Any:
     if element[0] == "v":
         return element if json.loads(element[2:]) in value else None
     wanted = json.loads(element[2:])
-    return next((item for item in value if _element(item, tuple(wanted)) == element), None)
+    items = (item for item in value if isinstance(item, Mapping))
+    return next((item for item in items if _element(item, tuple(wanted)) == element), None)
 
 
 def _folded(paths: Paths) -> Object:
@@ -242,8 +249,8 @@ def _laid_over(base: Any, document: Any, lists: Lists, names: Path) -> Any:
         for key, item in document.items():
             result[key] = _laid_over(result.get(key), item, lists, (*names, key))
         return result
-    keys = lists(names) if isinstance(document, list) and names else None
-    if keys is None or not isinstance(base, list):
+    keys = _keys(document, names, lists)
+    if keys is None or _keys(base, names, lists) is None:
         return document
     if not keys:
         return base + [item for item in document if item not in base]

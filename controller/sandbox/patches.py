@@ -90,7 +90,7 @@ def _strategic_field(base: Object, key: str, value: Any) -> None:
     elif isinstance(value, Mapping):
         base[key] = strategic_merged(base.get(key), value)
     elif isinstance(value, list) and (merge_key := _merge_key(key, value)):
-        base[key] = _merged_list(base.get(key) or [], value, merge_key)
+        base[key] = _merged_list(_objects(key, base.get(key) or []), _objects(key, value), merge_key)
     elif isinstance(value, list) and key in _PRIMITIVE_MERGE:
         held = base.get(key) or []
         base[key] = held + [item for item in value if item not in held]
@@ -100,11 +100,18 @@ def _strategic_field(base: Object, key: str, value: Any) -> None:
 
 def _merge_key(field: str, items: Sequence[Any]) -> str | None:
     if field == "ports":
-        return "containerPort" if any("containerPort" in item for item in items) else "port"
+        return "containerPort" if any("containerPort" in item for item in _objects(field, items)) else "port"
     return MERGE_KEYS.get(field)
 
 
-def _merged_list(held: list[Any], items: Sequence[Any], merge_key: str) -> list[Any]:
+def _objects(field: str, items: Sequence[Any]) -> list[Object]:
+    for item in items:
+        if not isinstance(item, dict):
+            raise errors.bad_request(f"cannot merge {field}: {errors.shown(item)} is not an object")
+    return list(items)
+
+
+def _merged_list(held: list[Object], items: Sequence[Object], merge_key: str) -> list[Any]:
     if any(item.get("$patch") == "replace" for item in items):
         return [item for item in items if "$patch" not in item]
     result = list(held)

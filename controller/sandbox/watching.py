@@ -29,6 +29,7 @@ class Watch:
         self._store = store
         self._call = call
         self._resource = place.resource
+        self.limit_seconds = call.number("timeoutSeconds") or _LONGEST_SECONDS
         self._plain = call.view() == ""
         self._prefix = f"{place.namespace}/" if place.namespace else ""
         self._labels = labels_match(call.query.get("labelSelector", ""))
@@ -132,7 +133,7 @@ async def watch(store: Store, call: Call, streams: set[Subscription]) -> web.Str
 
 async def _follow(seen: Watch, call: Call, subscription: Subscription, response: web.StreamResponse) -> None:
     loop = asyncio.get_running_loop()
-    end = loop.time() + (call.number("timeoutSeconds") or _LONGEST_SECONDS)
+    end = loop.time() + seen.limit_seconds
     bookmarks = call.flag("allowWatchBookmarks")
     while (left := end - loop.time()) > 0:
         try:

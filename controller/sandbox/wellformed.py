@@ -56,6 +56,10 @@ _SELECTOR: Mapping[str, type] = {
     "spec.selector.matchLabels{}": str,
     "spec.selector.matchExpressions": list,
     "spec.selector.matchExpressions[]": dict,
+    "spec.selector.matchExpressions[].key": str,
+    "spec.selector.matchExpressions[].operator": str,
+    "spec.selector.matchExpressions[].values": list,
+    "spec.selector.matchExpressions[].values[]": str,
 }
 _WORKLOAD: Mapping[str, type] = {
     **_STATUS,
@@ -66,12 +70,26 @@ _WORKLOAD: Mapping[str, type] = {
     "spec.template.spec": dict,
     **{f"spec.template.spec.{path}": kind for path, kind in _POD_SPEC.items()},
 }
+_EVENT: Mapping[str, type] = {
+    "involvedObject": dict,
+    **{f"involvedObject.{name}": str for name in ("kind", "namespace", "name", "uid", "apiVersion", "fieldPath")},
+    "source": dict,
+    "source.component": str,
+    "series": dict,
+    "reason": str,
+    "message": str,
+    "type": str,
+    "count": int,
+    "eventTime": str,
+    "firstTimestamp": str,
+    "lastTimestamp": str,
+}
 _LEASE: Mapping[str, type] = {"spec": dict, "spec.leaseDurationSeconds": int, "spec.leaseTransitions": int}
 _KINDS: Mapping[str, Mapping[str, type]] = {
     "pods": _POD,
     "nodes": _STATUS,
     "namespaces": _STATUS,
-    "events": {"involvedObject": dict, "source": dict, "series": dict},
+    "events": _EVENT,
     "deployments.apps": _WORKLOAD,
     "replicasets.apps": _WORKLOAD,
     "statefulsets.apps": _WORKLOAD,
@@ -100,7 +118,8 @@ def check(resource: Resource, obj: Mapping[str, Any]) -> None:
     """Refuse, with 400 and the field, a body that the kind cannot be read from. Absent and null are fine."""
     for path, steps, wanted in _COMPILED.get(resource.qualified, _COMPILED_METADATA):
         for value in _values(obj, steps):
-            if value is not None and (not isinstance(value, wanted) or isinstance(value, bool)):
+            absent = value is None and steps[-1][1] != "[]"
+            if not absent and (not isinstance(value, wanted) or isinstance(value, bool)):
                 raise errors.bad_request(
                     f"{resource.kind} in version {resource.version!r} cannot be handled as a {resource.kind}: json: "
                     f"cannot unmarshal {errors.shown(value)} into field {path} of type {_WORDS[wanted]}"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from controller.sandbox import errors, ownership, patches, strategy
+from controller.sandbox import errors, ownership, patches, strategy, wellformed
 from controller.sandbox.admission import WriteOptions
 from controller.sandbox.calls import Call
 from controller.sandbox.disruption import bind, deletion, evict
@@ -37,6 +37,7 @@ async def create(store: Store, call: Call) -> web.Response:
 
 def _created(store: Store, call: Call, body: Object, options: WriteOptions) -> web.Response:
     place = call.place
+    wellformed.check(place.resource, body)
     if ownership.tracked(body):
         body.setdefault("apiVersion", place.resource.api_version)
         ownership.created(body, call.manager, _lists(store, place.resource), strategy.timestamp(store.clock()))
@@ -163,6 +164,7 @@ def _applied(store: Store, call: Call, body: object) -> Applied:
     if not isinstance(body, dict):
         raise errors.bad_request("error decoding YAML: it is no object")
     _check_kind(place.resource, body)
+    wellformed.check(place.resource, body)
     meta = body["metadata"]
     if meta.get("managedFields"):
         raise errors.bad_request("metadata.managedFields must be nil")

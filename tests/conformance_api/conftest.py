@@ -54,6 +54,9 @@ async def space(api: Api) -> AsyncIterator[str]:
     """A namespace of the check's own."""
     created = await api.post("/api/v1/namespaces", {"metadata": {"generateName": "conformance-"}})
     name = created.object()["metadata"]["name"]
+    # pods need it, and the controller that makes it may be late or absent
+    account = await api.post(f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
+    assert account.status in {201, 409}, account.body
     yield name
     await api.delete(f"/api/v1/namespaces/{name}")
 

@@ -107,3 +107,26 @@ async def test_a_dry_eviction_takes_nothing(api: Api, pods: str) -> None:
     assert (await api.post(f"{pods}/one/eviction", eviction("one"), dryRun="All")).status == 201
     assert "deletionTimestamp" not in (await api.get(f"{pods}/one")).object()["metadata"]
     await api.delete(f"{pods}/one", gracePeriodSeconds="0")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"minAvailable": 1, "maxUnavailable": 1},
+        {"minAvailable": -1},
+        {"minAvailable": "half"},
+        {"maxUnavailable": "101%"},
+    ],
+)
+async def test_a_budget_that_makes_no_sense_is_refused(api: Api, budgets: str, spec: dict) -> None:
+    (await api.post(budgets, budget(**spec))).refused(422, "Invalid")
+
+
+async def test_a_selector_that_makes_no_sense_is_refused(api: Api, budgets: str) -> None:
+    for rule in (
+        {"key": "a", "operator": "Near", "values": ["b"]},
+        {"key": "a", "operator": "In"},
+        {"operator": "Exists"},
+    ):
+        sent = {"metadata": {"name": "guard"}, "spec": {"minAvailable": 1, "selector": {"matchExpressions": [rule]}}}
+        (await api.post(budgets, sent)).refused(422, "Invalid")

@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 PYTEST_ARGS ?=
 HPA_CASES ?= 2000
 PARTS ?=
@@ -51,8 +52,8 @@ format: install ## rewrite the sources in the project's format
 crds: install ## write the custom resource definitions into the chart
 	$(BIN)/gpuscale crds --out charts/gpuscale/files/crds
 
-bench: install ## run the benchmarks; each prints a table and says what it isolates
-	@for b in bench/*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
+bench: install ## run the benchmarks; each prints a table and says what it isolates; BENCH_ARGS=--smoke
+	@for b in bench/*.py; do echo "== $$b"; $(BIN)/python $$b $(BENCH_ARGS) || exit 1; done
 
 clean: ## remove what the tasks above made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -162,8 +162,10 @@ def normalized(
         reason = sentences.hold_reason(stable, limited, proposed, winner)
         sentence = sentences.hold(current, reason, winner)
     else:
-        reason = weighed.proposal.because or sentences.change_reason(current, size, proposed, stable)
-        sentence = sentences.change(current, size, proposed, limited, winner)
+        because = weighed.proposal.because if size > current or size == 0 else None
+        reason = because or sentences.change_reason(current, size, proposed, stable)
+        asked = weighed.proposal.steps[-1].why if because is not None else ""
+        sentence = sentences.change(current, size, proposed, limited, asked or sentences.reading_of(winner))
     after = behavior.remember(policy, memory, proposed, now)
     return Decision(
         desired=size,

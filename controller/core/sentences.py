@@ -61,12 +61,16 @@ def change_reason(current: int, size: int, proposed: int, stable: Stable) -> Rea
     return Reason.ALL_METRICS_BELOW_TARGET
 
 
-def change(current: int, size: int, proposed: int, limited: Limited, winner: MetricTrace | None) -> str:
-    """Write the sentence of a change, with what kept it from going all the way."""
-    short = size != proposed
+def reading_of(winner: MetricTrace | None) -> str:
+    """Say what the metric that won showed."""
+    return "the metrics say nothing" if winner is None else reading(winner)
+
+
+def change(current: int, size: int, proposed: int, limited: Limited, asked: str) -> str:
+    """Write the sentence of a change: what asked for it, and what kept it from going all the way."""
     why = HELD.get(limited.reason, HELD[Reason.SCALE_DOWN_STABILIZED])
-    asked = reading(winner) if winner is not None else "the metrics say nothing"
-    return f"Going from {current} to {size}: {asked}{f'; it asks for {proposed}, but {why}' if short else ''}."
+    short = f"; {proposed} would be the size, but {why}" if size != proposed else ""
+    return f"Going from {current} to {size}: {asked}{short}."
 
 
 def unable(current: int, combined: Combined) -> str:

@@ -51,7 +51,7 @@ def test_a_floor_raises_never_lowers_and_the_maximum_wins() -> None:
     assert with_floors(2, FORECAST, max_replicas=5).desired == 5
     raised = with_floors(3, FORECAST, Floor("schedule", 7))
     assert (raised.desired, raised.reason) == (7, Reason.FLOOR_IN_FORCE)
-    assert "schedule asks for at least 7" in raised.trace.steps[1].why
+    assert raised.sentence == "Going from 4 to 7: schedule asks for at least 7."
 
 
 def test_a_floor_holds_where_the_metrics_are_broken_and_is_no_way_past_the_rates() -> None:
@@ -99,6 +99,7 @@ def test_the_way_to_zero_keeps_to_the_rates_and_waits_once_more_at_one() -> None
         decision = decide(policy, observation, memory, NOW + at)
         if decision.desired != size:
             changes.append((at, decision.desired))
+            assert (decision.reason is Reason.SCALED_TO_ZERO) == (decision.desired == 0)
         size, memory = decision.desired, decision.memory
     assert changes == [(0, 4), (60, 3), (120, 2), (180, 1), (300, 0)]
 

@@ -227,5 +227,14 @@ def test_an_hpa_decides_as_an_hpa_and_is_warned(
     assert "never averaged" in warning
 
 
+def test_an_hpa_that_forgets_its_pending_pods_is_warned() -> None:
+    """U08: one ready pod at 10 % of its request, four pending."""
+    requests = {"main": {"cpu": 1000}}
+    pods = (ready("p0", requests=requests), *(pending(f"p{i}", requests=requests) for i in range(1, 5)))
+    decision = decide(policy(CPU), seen(pods, PodValues({"p0": Sample(100, NOW)})), None, NOW)
+    assert decision.trace.proposal == 1
+    assert "the HPA proposes 1, the GPU rules 5: 4 pods still starting" in decision.trace.warnings[0]
+
+
 def test_an_hpa_whose_pods_are_all_ready_is_not_warned() -> None:
     assert decide(policy(PODS), seen(fleet(3), samples(95, 95, 95)), None, NOW).trace.warnings == ()

@@ -56,8 +56,8 @@ def loading(name: str, age: float = 60.0, **more: Any) -> Pod:
     return Pod(**{"name": name} | words | more)
 
 
-def pending(name: str, age: float = 60.0) -> Pod:
-    return Pod(name, phase="Pending", ready=False, created_at=NOW - age)
+def pending(name: str, age: float = 60.0, **more: Any) -> Pod:
+    return Pod(name, phase="Pending", ready=False, created_at=NOW - age, **more)
 
 
 def crashing(name: str) -> Pod:

@@ -25,8 +25,8 @@ from aiohttp import web
 from controller.crds import definitions
 from controller.resources import GROUP
 from controller.sandbox import api, nodepool, scenario
+from controller.sandbox.children import last_line
 from controller.sandbox.display import Display
-from controller.sandbox.exporters import last_line
 from controller.sandbox.load import SHORTEST_WAVE_SECONDS, Load, from_file, waves
 from controller.sandbox.operator_process import OperatorProcess
 from controller.sandbox.record import Decisions, Target

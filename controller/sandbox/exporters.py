@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from controller.sandbox.children import end_process, last_line, start
 from controller.sandbox.conditions import condition, with_conditions
 from controller.sandbox.errors import StatusError
 from controller.sandbox.kinds import DAEMON_SETS, NODES, PODS
@@ -22,8 +23,6 @@ Object = dict[str, Any]
 
 NAMESPACE = "gpuscale-system"
 LABELS = {"app.kubernetes.io/name": "gpuscale-exporter"}
-STOP_SECONDS = 3.0
-PACKAGES = Path(__file__).resolve().parents[2]
 
 
 class Exporter(Protocol):
@@ -82,21 +81,6 @@ class ExporterProcess:
         end_process(self.process)
 
 
-def end_process(process: subprocess.Popen[bytes], within_seconds: float = STOP_SECONDS) -> None:
-    """Wait for a process that was asked to end, and kill it if it does not."""
-    try:
-        process.wait(within_seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def last_line(log_file: Path) -> str:
-    """Give the last line that a process wrote, to say why it ended."""
-    lines = log_file.read_text(errors="replace").strip().splitlines() if log_file.exists() else []
-    return lines[-1][:300] if lines else "it said nothing"
-
-
 def start_process(node: str, simulation: Path) -> Exporter:
     """Start the exporter of a node; its address and its log lie beside its simulation file."""
     address, log = simulation.with_suffix(".address"), simulation.with_suffix(".log")
@@ -106,21 +90,6 @@ def start_process(node: str, simulation: Path) -> Exporter:
     with log.open("wb") as sink:
         process = start([sys.executable, "-m", "exporter", *words], sink.fileno())
     return ExporterProcess(node, process, address, log)
-
-
-def start(words: list[str], sink: int) -> subprocess.Popen[bytes]:
-    """Start a child beside this package, in a session of its own.
-
-    So ``-m`` finds our modules whatever lies in the user's folder, and a Ctrl-C at the terminal is ours to handle.
-    """
-    return subprocess.Popen(  # noqa: S603 - our own programs
-        words,
-        cwd=PACKAGES,
-        stdin=subprocess.DEVNULL,
-        stdout=sink,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
 
 
 @dataclass

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import aiohttp
 
-from controller.sandbox.exporters import NAMESPACE, end_process, last_line, start
+from controller.sandbox.children import end_process, last_line, start
+from controller.sandbox.exporters import NAMESPACE
 
 STOP_SECONDS = 8.0
 

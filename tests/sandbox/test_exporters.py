@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from controller.sandbox.children import end_process, start
 from controller.sandbox.devices import simulation, write
-from controller.sandbox.exporters import ExporterProcess, end_process, start, start_process
+from controller.sandbox.exporters import ExporterProcess, start_process
 from controller.sandbox.kubelet import Life, gpu_uuids
 
 WAIT_SECONDS = 60.0

@@ -10,7 +10,7 @@ HPA_CASES ?= 2000
 PARTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test real-parts test-hpa test-cluster check format crds bench clean
+.PHONY: help install demo test real-parts test-hpa test-cluster check format crds chart bench clean
 
 help: ## list the tasks
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,11 @@ format: install ## rewrite the sources in the project's format
 
 crds: install ## write the custom resource definitions into the chart
 	$(BIN)/gpuscale crds --out charts/gpuscale/files/crds
+
+chart: crds ## write all that the chart has from elsewhere: definitions, rules, the dashboard
+	mkdir -p charts/gpuscale/files/rules
+	cp rules/alerts.yaml rules/recording.yaml charts/gpuscale/files/rules/
+	$(BIN)/python -m charts.gpuscale.dashboards.generate
 
 bench: install ## run the benchmarks; each prints a table and says what it isolates; BENCH_ARGS=--smoke
 	@for b in bench/*.py; do echo "== $$b"; $(BIN)/python $$b $(BENCH_ARGS) || exit 1; done

@@ -2,11 +2,8 @@
 
 from collections.abc import Mapping
 
-import pytest
-
+from controller.telemetry import Telemetry
 from exporter.catalogue import BY_NAME
-
-Telemetry = pytest.importorskip("controller.telemetry").Telemetry
 
 TARGET_LABELS = {"job", "instance", "namespace", "pod", "container"}
 _CONTROLLER_TARGET = {"job", "instance", "pod", "container"}

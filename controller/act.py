@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from controller.buckets import Bucket
-from controller.cluster import EVENT, NODE, POD, ApiError, Cluster, Conflict, Kind, NotFound
+from controller.cluster import EVENT, NODE, POD, ApiError, Cluster, Conflict, Kind, NotFound, NotLeading
 from controller.core.model import Reason
 from controller.facts import DELETION_COST
 from controller.pool_spec import VictimMark
@@ -171,7 +171,7 @@ class Actor:
         try:
             async with asyncio.timeout(WRITE_SECONDS):
                 await write
-        except NotLeaderError:
+        except (NotLeaderError, NotLeading):
             return self._counted(what, Result(Wrote.NOT_LEADER))
         except Conflict as conflict:
             log.info("%s: changed meanwhile, decided again: %s", where, conflict.message)

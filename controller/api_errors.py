@@ -71,6 +71,10 @@ class TooMany(ApiError):
     """429: later, please; for an eviction: a disruption budget forbids it now."""
 
 
+class NotLeading(ApiError):
+    """A write that was not sent, because we no longer lead; see ``Cluster.guard_writes``."""
+
+
 class Unreachable(ApiError):
     """No usable answer: no connection, no answer in time, or something between us and the API server answered."""
 

@@ -24,6 +24,7 @@ from controller.api_errors import (
     Forbidden,
     Gone,
     NotFound,
+    NotLeading,
     Rejected,
     TooMany,
     Unauthorized,
@@ -51,6 +52,7 @@ __all__ = [
     "Kind",
     "Listing",
     "NotFound",
+    "NotLeading",
     "Object",
     "Rejected",
     "Scale",
@@ -123,6 +125,14 @@ class Cluster:
         ``token`` is a bearer token. Raises ConfigError where the configuration cannot be read.
         """
         return cls(await connection_from(server, kubeconfig, context, token))
+
+    def guard_writes(self, allowed_seconds: Callable[[], float]) -> None:
+        """Let every write but the Lease's be sent only while ``allowed_seconds()`` > 0, and last no longer than that.
+
+        Asked right before each try is sent, so also after the waiting for a free place or after a 429. A write that
+        is held back raises NotLeading.
+        """
+        self._transport.write_guard = allowed_seconds
 
     async def close(self) -> None:
         """End all connections."""

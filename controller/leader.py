@@ -101,11 +101,13 @@ class Elector:
         return self._clock() < self._leads_until
 
     def remaining_seconds(self) -> float:
-        """How long we lead for certain without another renewal, 0 if we don't.
-
-        A write that starts now must end within this plus the gap between renew deadline and lease duration.
-        """
+        """How long we lead for certain without another renewal, 0 if we don't."""
         return max(0.0, self._leads_until - self._clock())
+
+    def write_seconds(self) -> float:
+        """How long a write that is sent now may last, 0 if we don't lead: no other can lead before that is over."""
+        remaining = self.remaining_seconds()
+        return remaining + self._durations.lease - self._durations.renew_deadline if remaining else 0.0
 
     async def run(self) -> None:
         """Campaign, lead, renew, lose, campaign again, until cancelled."""

@@ -78,6 +78,7 @@ class Operator:
         self._telemetry = Telemetry()
         durations = Durations(settings.lease_duration, settings.renew_deadline, settings.retry_period)
         self._elector = Elector(cluster, settings.lease_namespace, settings.lease_name, settings.identity, durations)
+        cluster.guard_writes(self._elector.write_seconds)
         self._elector.on_change(lambda _leads: self._loop.wake())
         self.view = View(
             cluster,

@@ -22,6 +22,7 @@ from controller.api_errors import (
     ApiError,
     ConfigError,
     Forbidden,
+    NotLeading,
     TooMany,
     Unauthorized,
     from_answer,
@@ -147,6 +148,7 @@ class Transport:
 
     def __init__(self, connection: Connection, *, concurrency: int = 32, request_seconds: float = 30.0) -> None:
         self.connection = connection
+        self.write_guard: Callable[[], float] | None = None
         self._seconds = request_seconds
         self._session = connection.session()
         self._places = asyncio.Semaphore(concurrency)
@@ -191,13 +193,23 @@ class Transport:
         await asyncio.sleep(wait + random.uniform(0.0, 0.25))  # noqa: S311 - jitter, not a secret
 
     async def _once(self, call: Call) -> dict[str, Any]:
-        async with contextlib.nullcontext() if call.urgent else self._places, self._answer(call) as response:
+        place = contextlib.nullcontext() if call.urgent else self._places
+        async with place, self._answer(call, self._allowed_seconds(call)) as response:
             return _json_object(call, response.status, response.headers, await response.read())
 
+    def _allowed_seconds(self, call: Call) -> float:
+        """How long the call may last; asked at each try, after all waiting, as the last thing before it is sent."""
+        if call.method == "GET" or call.urgent or self.write_guard is None:
+            return self._seconds
+        allowed = min(self._seconds, self.write_guard())
+        if allowed <= 0:
+            raise NotLeading(0, "NotLeading", f"{call.what} was not sent: we no longer lead")
+        return allowed
+
     @contextlib.asynccontextmanager
-    async def _answer(self, call: Call, *, endless: bool = False) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Hold the response while it is open; whatever goes wrong on the way is Unreachable."""
-        timeout = aiohttp.ClientTimeout(total=None if endless else self._seconds, sock_connect=min(5.0, self._seconds))
+    async def _answer(self, call: Call, seconds: float | None) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Hold the response while it is open, for ``seconds`` at most; whatever goes wrong is Unreachable."""
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=min(5.0, seconds or self._seconds))
         data = None if call.body is None else json.dumps(call.body).encode()
         headers = {"Accept": "application/json"} | ({} if data is None else {"Content-Type": call.content_type})
         try:
@@ -212,7 +224,7 @@ class Transport:
             ) as response:
                 yield response
         except TimeoutError as problem:
-            raise unreachable(f"{call.what}: no answer within {self._seconds:g} s") from problem
+            raise unreachable(f"{call.what}: no answer within {seconds or self._seconds:.3g} s") from problem
         except (aiohttp.ClientError, OSError, RuntimeError) as problem:
             if isinstance(problem, RuntimeError) and not self._session.closed:
                 raise
@@ -250,7 +262,7 @@ class Transport:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(self._seconds):
-                    response = await stack.enter_async_context(self._answer(call, endless=True))
+                    response = await stack.enter_async_context(self._answer(call, None))
             except TimeoutError as problem:
                 raise unreachable(f"{call.what}: no answer within {self._seconds:g} s") from problem
             if not 200 <= response.status < 300:

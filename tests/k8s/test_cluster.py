@@ -22,6 +22,7 @@ from controller.cluster import (
     Gone,
     Kind,
     NotFound,
+    NotLeading,
     Object,
     Scale,
     TooMany,
@@ -319,6 +320,61 @@ async def test_the_lease_does_not_queue_behind_hung_requests(api: ScriptedApi, i
     assert (await impatient.get(LEASE, "l", "gpuscale"))["metadata"]["name"] == "l"
     assert not any(task.done() for task in hung)
     assert all(isinstance(e, Unreachable) for e in await asyncio.gather(*hung, return_exceptions=True))
+
+
+async def test_a_guarded_write_is_sent_only_while_allowed_but_reads_and_the_lease_always(
+    api: ScriptedApi, cluster: Cluster
+) -> None:
+    cluster.guard_writes(lambda: 0.0)
+    api.down = reply({})
+    for write in (
+        cluster.patch(POD, "a", {}, "ml"),
+        cluster.create(POD, {"metadata": {"name": "a"}}, "ml"),
+        cluster.patch_scale(DEPLOYMENT, "web", "ml", 1, "7"),
+        cluster.evict("a", "ml"),
+        cluster.delete(POD, "a", "ml"),
+    ):
+        with pytest.raises(NotLeading):
+            await write
+    assert api.seen == []
+    await cluster.get(POD, "a", "ml")
+    await cluster.replace(LEASE, {"metadata": {"name": "l"}}, "gpuscale")
+    assert len(api.seen) == 2
+
+
+async def test_a_guarded_write_is_not_repeated_after_leadership_has_gone(
+    api: ScriptedApi, cluster: Cluster, no_waiting: list[float]
+) -> None:
+    allowed = [10.0, 0.0]
+    cluster.guard_writes(lambda: allowed.pop(0))
+    api.once("PATCH", ONE, status(429, **{"Retry-After": "9"}), reply({}))
+    with pytest.raises(NotLeading):
+        await cluster.patch(POD, "a", {}, "ml")
+    assert len(api.seen) == 1
+
+
+async def test_a_guarded_write_that_waited_for_a_free_place_is_held_back_if_we_lead_no_more(
+    api: ScriptedApi, impatient: Cluster
+) -> None:
+    leads = [True]
+    impatient.guard_writes(lambda: 10.0 if leads[0] else 0.0)
+    api.once("GET", ONE, silent(), silent())
+    hung = [asyncio.create_task(impatient.get(POD, "a", "ml")) for _ in range(2)]
+    await until(lambda: len(api.seen) == 2)
+    write = asyncio.create_task(impatient.patch(POD, "a", {}, "ml"))
+    await asyncio.sleep(0)
+    leads[0] = False
+    with pytest.raises(NotLeading):
+        await write
+    await asyncio.gather(*hung, return_exceptions=True)
+    assert {seen.method for seen in api.seen} == {"GET"}
+
+
+async def test_a_guarded_write_lasts_no_longer_than_allowed(api: ScriptedApi, cluster: Cluster) -> None:
+    cluster.guard_writes(lambda: 0.2)
+    api.once("PATCH", ONE, silent())
+    with pytest.raises(Unreachable, match=r"no answer within 0\.2 s"):
+        await cluster.patch(POD, "a", {}, "ml")
 
 
 @pytest.mark.parametrize(

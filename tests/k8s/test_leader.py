@@ -161,6 +161,17 @@ async def test_leadership_ends_by_the_clock_alone(world: World) -> None:
     assert first.remaining_seconds() == 0
 
 
+async def test_a_write_may_last_until_another_could_lead_and_no_longer(world: World) -> None:
+    first, _ = world.join("a")
+    assert first.write_seconds() == 0
+    await first.step()
+    assert first.write_seconds() == LEASE_SECONDS
+    world.clock.now += RENEW_DEADLINE - 1
+    assert first.write_seconds() == LEASE_SECONDS - RENEW_DEADLINE + 1
+    world.clock.now += 1
+    assert first.write_seconds() == 0
+
+
 async def test_a_renewal_counts_from_before_it_was_sent(world: World) -> None:
     client = Slow(world.leases)
     first = elector(client, world.clock.seen_with(0.0))

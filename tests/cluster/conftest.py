@@ -1,5 +1,6 @@
 """A real control plane with fake nodes and a test cloud, once for all; a namespace for each test."""
 
+import asyncio
 import os
 import shutil
 import sys
@@ -10,8 +11,10 @@ import pytest
 
 from controller.cluster import Cluster, Kind
 from tests.cluster.kubectl import Kubectl
+from tests.cluster.operators import Operators
 from tests.realparts import build, cloud, fakenodes
 from tests.realparts.controlplane import ControlPlane
+from tests.realparts.machines import Machines, daemon_set
 
 ROOT = Path(__file__).resolve().parents[2]
 CRDS = ROOT / "charts" / "gpuscale" / "files" / "crds"
@@ -38,7 +41,7 @@ def plane(binaries: Path, request: pytest.FixtureRequest) -> Iterator[ControlPla
     with ControlPlane(binaries) as running:
         kubectl = Kubectl(running)
         fakenodes.start(running)
-        kubectl.apply(cloud.definition())
+        kubectl.apply(*cloud.definitions())
         kubectl("apply", "--server-side", "-f", str(CRDS))
         kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
         running.program("cloud", [sys.executable, "-m", "tests.realparts.cloud", "--kubeconfig", running.kubeconfig])
@@ -69,6 +72,26 @@ async def space(cluster: Cluster) -> AsyncIterator[str]:
     name = created["metadata"]["name"]
     yield name
     await cluster.delete(NAMESPACE, name)
+
+
+@pytest.fixture
+async def machines(cluster: Cluster, kubectl: Kubectl, space: str, tmp_path: Path) -> AsyncIterator[Machines]:
+    """Real exporters on the fake nodes, and how much work there is."""
+    kubectl.apply(daemon_set(space))
+    running = Machines(cluster, tmp_path)
+    task = asyncio.create_task(running.run())
+    yield running
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@pytest.fixture
+def operators(plane: ControlPlane, kubectl: Kubectl, space: str, tmp_path: Path) -> Iterator[Operators]:
+    """To start operators with."""
+    started = Operators(plane, kubectl, space, tmp_path)
+    yield started
+    started.stop()
+    kubectl("delete", "gws,gnps", "--all", "-A", "--wait=false")
 
 
 @pytest.hookimpl(wrapper=True)

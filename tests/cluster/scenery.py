@@ -79,3 +79,51 @@ def _workload(kind: str, namespace: str, app: str, replicas: int, template: Obje
         "metadata": {"name": app, "namespace": namespace},
         "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": app}}, "template": template},
     }
+
+
+def fleet(namespace: str, app: str, *, replicas: int, gpus: int = 1, **pods: Any) -> Object:
+    """Give a TestFleet: a workload of a kind that Kubernetes does not know."""
+    return {
+        "apiVersion": f"{cloud.FLEET.group}/{cloud.FLEET.version}",
+        "kind": cloud.FLEET.kind,
+        "metadata": {"name": app, "namespace": namespace},
+        "spec": {"replicas": replicas, "template": pod_template(app, gpus=gpus, **pods)},
+    }
+
+
+def workload_scaler(target: Object, **spec: Any) -> Object:
+    """Give a scaler by GPU utilisation at 80 %, without any calm."""
+    calm = {"stabilizationWindowSeconds": 0}
+    gpu = {"name": "utilization", "target": {"type": "Utilization", "averageUtilization": 80}}
+    metadata = target["metadata"]
+    reference = {"apiVersion": target["apiVersion"], "kind": target["kind"], "name": metadata["name"]}
+    return {
+        "apiVersion": "gpuscale.dev/v1alpha1",
+        "kind": "GPUWorkloadScaler",
+        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+        "spec": {
+            "scaleTargetRef": reference,
+            "minReplicas": 1,
+            "maxReplicas": 6,
+            "metrics": [{"type": "GPU", "gpu": gpu}],
+            "behavior": {"scaleUp": calm, "scaleDown": calm},
+        }
+        | spec,
+    }
+
+
+def pool_scaler(pool: Object, **spec: Any) -> Object:
+    """Give a scaler of a pool of the test cloud, which names its victims and waits for hardly anything."""
+    name = pool["metadata"]["name"]
+    reference = {"apiVersion": pool["apiVersion"], "kind": pool["kind"], "name": name}
+    return {
+        "apiVersion": "gpuscale.dev/v1alpha1",
+        "kind": "GPUNodePoolScaler",
+        "metadata": {"name": name},
+        "spec": {
+            "pool": {"ref": reference, "nodeSelector": {"pool": name}, "victimMark": {"annotation": cloud.REMOVE_MARK}},
+            "bounds": {"min": 1, "max": 4},
+            "scaleDown": {"quietSeconds": 2, "minNodeAgeSeconds": 0},
+        }
+        | spec,
+    }

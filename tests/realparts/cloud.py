@@ -2,11 +2,13 @@
 
 Why it exists: a node pool must be a real thing in the tests. A TestNodePool's size becomes Node objects some time
 later, as machines boot, and a smaller size takes nodes away: first those that bear the victim mark, then the newest,
-so that a shrink by count alone hits the wrong node.
+so that a shrink by count alone hits the wrong node. A TestFleet is a workload that Kubernetes does not know: the
+cloud keeps a Deployment for each.
 """
 
 import argparse
 import asyncio
+import random
 import sys
 import time
 from typing import Any
@@ -15,13 +17,19 @@ from controller.cluster import NODE, ApiError, Cluster, Conflict, Kind, NotFound
 from tests.realparts.fakenodes import DOMAIN, GPU_SECONDS, GPUS
 
 POOL = Kind(DOMAIN, "v1", "testnodepools", "TestNodePool", namespaced=False)
+FLEET = Kind(DOMAIN, "v1", "testfleets", "TestFleet", namespaced=True)
+DEPLOYMENT = Kind("apps", "v1", "deployments", "Deployment", namespaced=True)
 POOL_LABEL = f"{DOMAIN}/pool"
 REMOVE_MARK = f"{DOMAIN}/remove"
 LOOK_SECONDS = 0.25
 
 
-def definition() -> Object:
-    """Give the CustomResourceDefinition of TestNodePool."""
+def definitions() -> tuple[Object, ...]:
+    """Give the CustomResourceDefinitions of TestNodePool and TestFleet."""
+    return _pool_definition(), _fleet_definition()
+
+
+def _pool_definition() -> Object:
     whole = {"type": "integer", "minimum": 0}
     seconds = {"type": "number", "minimum": 0}
     texts = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -34,10 +42,21 @@ def definition() -> Object:
         "labels": texts,
         "taints": {"type": "array", "items": taint},
     }
-    status = {"type": "object", "properties": {"size": whole, "selector": {"type": "string"}}}
     spec = {"type": "object", "required": ["size"], "properties": properties}
+    return _definition(POOL, "tnp", spec, ".spec.size")
+
+
+def _fleet_definition() -> Object:
+    template = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    properties = {"replicas": {"type": "integer", "minimum": 0}, "template": template}
+    return _definition(FLEET, "tfl", {"type": "object", "properties": properties}, ".spec.replicas")
+
+
+def _definition(kind: Kind, short: str, spec: Object, size_path: str) -> Object:
+    whole = {"type": "integer", "minimum": 0}
+    status = {"type": "object", "properties": {"size": whole, "selector": {"type": "string"}}}
     version = {
-        "name": POOL.version,
+        "name": kind.version,
         "served": True,
         "storage": True,
         "schema": {
@@ -46,18 +65,23 @@ def definition() -> Object:
         "subresources": {
             "status": {},
             "scale": {
-                "specReplicasPath": ".spec.size",
+                "specReplicasPath": size_path,
                 "statusReplicasPath": ".status.size",
                 "labelSelectorPath": ".status.selector",
             },
         },
     }
-    names = {"plural": POOL.plural, "singular": "testnodepool", "kind": POOL.kind, "shortNames": ["tnp"]}
+    names = {"plural": kind.plural, "singular": kind.kind.lower(), "kind": kind.kind, "shortNames": [short]}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{POOL.plural}.{POOL.group}"},
-        "spec": {"group": POOL.group, "scope": "Cluster", "names": names, "versions": [version]},
+        "metadata": {"name": f"{kind.plural}.{kind.group}"},
+        "spec": {
+            "group": kind.group,
+            "scope": "Namespaced" if kind.namespaced else "Cluster",
+            "names": names,
+            "versions": [version],
+        },
     }
 
 
@@ -81,6 +105,24 @@ class Cloud:
         for pool in pools:
             mine = [node for node in nodes if node["metadata"]["labels"][POOL_LABEL] == _name(pool)]
             await self._settle(pool, mine, now)
+
+        for fleet in (await self._cluster.list(FLEET)).items:
+            await self._staff(fleet)
+
+    async def _staff(self, fleet: Object) -> None:
+        """Keep a Deployment of the fleet's size, and tell its pods' number."""
+        name, namespace, replicas = _name(fleet), fleet["metadata"]["namespace"], fleet["spec"].get("replicas", 0)
+        try:
+            deployment = await self._cluster.get(DEPLOYMENT, _of(name), namespace)
+        except NotFound:
+            await self._cluster.create(DEPLOYMENT, _deployment(fleet), namespace)
+            return
+        if deployment["spec"]["replicas"] != replicas:
+            body = {"spec": {"replicas": replicas}}
+            await self._cluster.patch(DEPLOYMENT, _of(name), body, namespace)
+        status = {"size": deployment["status"].get("replicas", 0), "selector": f"app={name}"}
+        if fleet.get("status") != status:
+            await self._cluster.patch(FLEET, name, {"status": status}, namespace, subresource="status")
 
     async def _settle(self, pool: Object, nodes: list[Object], now: float) -> None:
         spec, name = pool["spec"], _name(pool)
@@ -128,8 +170,39 @@ def node(pool: Object, name: str) -> Object:
             "annotations": {GPUS: str(spec["gpusPerNode"]), GPU_SECONDS: str(spec["gpuSeconds"])},
         },
         "spec": {"taints": spec.get("taints", [])},
-        "status": {"allocatable": amounts, "capacity": amounts},
+        "status": {
+            "allocatable": amounts,
+            "capacity": amounts,
+            "addresses": [
+                {"type": "InternalIP", "address": _address()},
+                {"type": "Hostname", "address": name},
+            ],
+        },
     }
+
+
+def _of(fleet: str) -> str:
+    return f"{fleet}-pods"
+
+
+def _deployment(fleet: Object) -> Object:
+    metadata, spec = fleet["metadata"], fleet["spec"]
+    owner = {key: fleet[key] for key in ("apiVersion", "kind")} | {key: metadata[key] for key in ("name", "uid")}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": _of(metadata["name"]), "ownerReferences": [owner]},
+        "spec": {
+            "replicas": spec.get("replicas", 0),
+            "selector": {"matchLabels": {"app": metadata["name"]}},
+            "template": spec["template"],
+        },
+    }
+
+
+def _address() -> str:
+    """Give the node an address of its own on loopback, so that every exporter has the same port."""
+    return f"127.{random.randint(1, 254)}.{random.randint(0, 255)}.{random.randint(2, 254)}"  # noqa: S311 - no secret
 
 
 def _name(obj: Object) -> str:

@@ -89,7 +89,7 @@ class ControlPlane:
         self._wait("etcd", lambda: self._answers(f"{self._etcd}/health"))
         self.start_api_server()
         for name in ("kube-controller-manager", "kube-scheduler"):
-            self._write_kubeconfig(self.folder / f"{name}.kubeconfig", self._tokens[name])
+            self.write_kubeconfig(self.folder / f"{name}.kubeconfig", self._tokens[name])
         self.run("kube-controller-manager", self._manager_args())
         self.run("kube-scheduler", self._scheduler_args())
         path = "/api/v1/namespaces/default/serviceaccounts/default"
@@ -98,7 +98,7 @@ class ControlPlane:
     def start_api_server(self) -> None:
         """Start (or start again) the API server and wait until it is ready."""
         self.run("kube-apiserver", self._api_server_args())
-        self._write_kubeconfig(self.kubeconfig, self.token)
+        self.write_kubeconfig(self.kubeconfig, self.token)
         self._wait("kube-apiserver", lambda: self._answers(f"{self.server}/readyz"))
 
     def kill_api_server(self) -> None:
@@ -160,7 +160,8 @@ class ControlPlane:
         rows += [f"{token},system:{name},{name}" for name, token in self._tokens.items()]
         (self.folder / "tokens.csv").write_text("\n".join(rows) + "\n")
 
-    def _write_kubeconfig(self, path: Path, token: str) -> None:
+    def write_kubeconfig(self, path: Path, token: str) -> None:
+        """Write a kubeconfig for the owner of a token."""
         config = {
             "apiVersion": "v1",
             "kind": "Config",

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 GATHER_SECONDS = 0.2
 """What asks for a pass at once comes in bursts; one pass serves what comes within this time."""
+STALE_VIEW_SECONDS = 60.0
+"""A copy of the cluster whose watch has been dead for longer is stale, and stale is missing: hold."""
 
 
 class Loop:
@@ -86,6 +88,10 @@ class Loop:
             return
         if not self._is_leader():
             self._forget()
+            return
+        silent = self._view.oldest_watch_seconds()
+        if silent > STALE_VIEW_SECONDS:
+            log.warning("nothing is decided: what is known of the cluster has not been renewed for %.0f s", silent)
             return
         await self.evaluate()
 

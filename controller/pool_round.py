@@ -294,7 +294,12 @@ def _memory(old: PoolMemory | None, decision: PoolDecision, *, sized: bool, mark
     before = old or PoolMemory()
     memory = decision.memory
     if not sized:
-        memory = replace(memory, size_changed_at=before.size_changed_at, lowered_at=before.lowered_at)
+        memory = replace(
+            memory,
+            size_changed_at=before.size_changed_at,
+            lowered_at=before.lowered_at,
+            lowered_to=before.lowered_to,
+        )
     if not marked:
         memory = replace(memory, marked_at=before.marked_at)
     return memory

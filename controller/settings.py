@@ -224,7 +224,8 @@ def _servers_from(path: str, faults: list[str]) -> tuple[Server, ...]:
     """Read ``servers: [{name, url, bearerTokenFile, basicAuthFile, caFile, headers}]``."""
     where = f"--prometheus-config {path}"
     try:
-        rows = parse(_PrometheusFile, yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}).servers
+        document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        rows = parse(_PrometheusFile, {} if document is None else document).servers
     except OSError as error:
         faults.append(f"{where} cannot be read: {error.strerror}")
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -91,10 +91,12 @@ def load_pool_memory(document: Document) -> PoolMemory | None:
     memory = document.get("memory")
     if not isinstance(memory, Mapping):
         return None
+    lowered_to = memory.get("loweredTo")
     return PoolMemory(
         unneeded_since=_times(memory.get("unneededSince")),
         marked_at=_times(memory.get("markedAt")),
         lowered_at=_times(memory.get("loweredAt")),
+        lowered_to=lowered_to if isinstance(lowered_to, int) else None,
         size_changed_at=seconds(memory.get("sizeChangedAt")),
     )
 
@@ -142,6 +144,7 @@ def _memory_status(memory: PoolMemory) -> PoolMemoryStatus:
         unneeded_since=_stamps(memory.unneeded_since),
         marked_at=_stamps(memory.marked_at),
         lowered_at=_stamps(memory.lowered_at),
+        lowered_to=memory.lowered_to,
         size_changed_at=None if memory.size_changed_at is None else timestamp(memory.size_changed_at),
     )
 

@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import jsonschema
@@ -199,7 +199,13 @@ def test_faults_are_news_once_and_a_limit_is_none() -> None:
     assert new_faults(bad, bad) == []
 
 
-POOL_MEMORY = PoolMemory({"a": NOW - 5}, {"b": NOW - 3}, {"b": NOW - 1}, NOW - 9)
+POOL_MEMORY = PoolMemory(
+    unneeded_since={"a": NOW - 5},
+    marked_at={"b": NOW - 3},
+    lowered_at={"b": NOW - 1},
+    lowered_to=1,
+    size_changed_at=NOW - 9,
+)
 TEMPLATE = NodeTemplate({"cpu": 1500, "nvidia.com/gpu": 8000}, {"pool": "a"}, (Taint("gpu", "", "NoSchedule"),))
 
 
@@ -208,6 +214,11 @@ def pool(memory: PoolMemory = POOL_MEMORY) -> dict[str, Any]:
     trace = PoolTrace(1, 2, 3.0, 1, 0, 2, (Step("nodes needed", 1, 2, "x"),), {"ml/p": "too big"}, {"a": "busy"})
     made = PoolDecision(2, Reason.PENDING_GPU_PODS, "grow", memory, conditions=(ACTIVE,), trace=trace)
     return pool_document({}, made, PoolObservation(1, nodes), memory, TEMPLATE, MOMENT, changed=True)
+
+
+def test_the_pool_memory_of_these_tests_leaves_no_field_at_its_default() -> None:
+    empty = PoolMemory()
+    assert all(getattr(POOL_MEMORY, one.name) != getattr(empty, one.name) for one in fields(PoolMemory))
 
 
 def test_a_pools_document_is_what_its_schema_allows_and_comes_back() -> None:

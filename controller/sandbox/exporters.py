@@ -22,6 +22,7 @@ from controller.sandbox.workloads import owner_reference
 Object = dict[str, Any]
 
 NAMESPACE = "gpuscale-system"
+EXPORTER_POLL_SECONDS = 1.0
 LABELS = {"app.kubernetes.io/name": "gpuscale-exporter"}
 
 
@@ -86,7 +87,7 @@ def start_process(node: str, simulation: Path) -> Exporter:
     address, log = simulation.with_suffix(".address"), simulation.with_suffix(".log")
     address.unlink(missing_ok=True)
     words = ["--simulate", str(simulation), "--node", node, "--listen", "127.0.0.1:0"]
-    words += ["--address-file", str(address), "--poll-seconds", "1"]
+    words += ["--address-file", str(address), "--poll-seconds", f"{EXPORTER_POLL_SECONDS:g}"]
     with log.open("wb") as sink:
         process = start([sys.executable, "-m", "exporter", *words], sink.fileno())
     return ExporterProcess(node, process, address, log)

@@ -1,10 +1,10 @@
 """What the load does to the replicas: a step function from (state, who serves, demand, now) to how busy each one is.
 
 Why it exists apart from the world: pure, so that its properties are tested without a cluster. Work is a fluid,
-counted in GPU-seconds. A router gives it to the ready pods in an order of its own (a hash of the pod's name, as a
-router does that looks for cached prefixes), each up to COMFORTABLE percent before the next gets any, and beyond that to
-all alike. So a fleet that is too large has idle pods and busy pods, and neither are the newest ones: removing
-the wrong one shows. What cannot be served waits, and what waits too long is given up.
+counted in GPU-seconds. A router gives it to the ready pods in an order of its own, as one does that looks for cached
+prefixes: first to those that have work already, among them by a hash of their names, each up to COMFORTABLE before the
+next gets any, and beyond that to all alike. So a fleet that is too large has idle pods and busy pods, and neither are
+the newest ones: removing the wrong one shows. What cannot be served waits, and what waits too long is given up.
 """
 
 import hashlib
@@ -54,17 +54,20 @@ def step(state: PlantState, serving: Sequence[str], demand: float, now: float) -
         served=state.served + served,
         given_up=state.given_up + left - backlog,
         overload_seconds=state.overload_seconds + (elapsed if left > 1e-9 else 0.0),
-        utilization=shares(serving, served / elapsed),
+        utilization=shares(serving, served / elapsed, state.utilization),
     )
 
 
-def shares(serving: Sequence[str], work: float) -> dict[str, float]:
-    """How busy each pod is, percent, when together they do ``work`` GPU-seconds a second (at most one each)."""
+def shares(serving: Sequence[str], work: float, before: Mapping[str, float]) -> dict[str, float]:
+    """How busy each pod is, percent, when together they do ``work`` GPU-seconds a second (at most one each).
+
+    ``before``: how busy they were. Work stays where it is: a pod that has just become ready takes none from another.
+    """
     count = len(serving)
     level = COMFORTABLE if work <= COMFORTABLE * count else work / count
     found: dict[str, float] = {}
     rest = work
-    for pod in sorted(serving, key=preference):
+    for pod in sorted(serving, key=lambda pod: (not before.get(pod), preference(pod))):
         share = min(level, rest)
         rest -= share
         found[pod] = min(100.0, max(0.0, share * 100.0))

@@ -45,7 +45,11 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A pod that was serving was removed. Percent; ``idlest_staying`` None = no serving pod stayed."""
+    """A pod that was serving was removed. Percent; ``idlest_staying`` None = no serving pod stayed.
+
+    ``utilization`` is the least of the pod's last few seconds, ``idlest_staying`` the most of those of the pod for
+    which that is least: what the operator could have known, however old its reading was.
+    """
 
     at: float
     pod: str

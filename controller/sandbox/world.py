@@ -5,7 +5,8 @@ exporters' files say so. What the operator does about it arrives through the API
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ class World:
     folder: Path
     starter: Starter = start_process
     record: Record = field(default_factory=Record)
+    reading_age_seconds: float = 3.0
+    """How old the operator's newest reading may be: the exporter's poll and the operator's tick."""
 
     def __post_init__(self) -> None:
         """Wire the parts over the store."""
@@ -55,6 +58,7 @@ class World:
         self.workloads.ready_since = self.kubelet.ready_since
         self.exporters = Exporters(self.store, self.folder, self.starter)
         self.plant = plant.PlantState(at=self.store.clock())
+        self._recent: deque[plant.PlantState] = deque([self.plant])
         if NAMESPACE not in {n["metadata"]["name"] for n in self.store.list(NAMESPACES)}:
             self.store.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
 
@@ -68,6 +72,7 @@ class World:
         """Move everything to ``now``, the store's clock."""
         self._move(now)
         self.plant = plant.step(self.plant, self.serving(), self.demand(now), now)
+        self._remember(now)
         self._write_files(now)
         self.exporters.step(now)
         self.record.moments.append(self._moment(self.store.clock()))
@@ -154,22 +159,30 @@ class World:
 
     def _pods_go(self, going: Sequence[Object], staying: Sequence[Object], now: float) -> None:
         serving = set(self.serving())
-        idlest = min((self._busy(p) for p in staying if p["metadata"]["name"] in serving), default=None)
+        kept = [pod["metadata"]["name"] for pod in staying]
         for pod in going:
             name = pod["metadata"]["name"]
             if name in serving:
-                self.record.removals.append(Removal(now, name, "shrink", self._busy(pod), idlest))
+                self._note_removal(now, name, "shrink", serving.intersection(kept))
 
-    def _busy(self, pod: Object) -> float:
-        return self.plant.utilization.get(pod["metadata"]["name"], 0.0)
+    def _remember(self, now: float) -> None:
+        self._recent.append(self.plant)
+        while self._recent[0].at < now - self.reading_age_seconds:
+            self._recent.popleft()
+
+    def _lately(self, pod: str) -> list[float]:
+        """Give the pod's utilisation in each of the last steps; 0 for one before it was ready."""
+        return [state.utilization.get(pod, 0.0) for state in self._recent]
+
+    def _note_removal(self, now: float, pod: str, cause: str, staying: Iterable[str]) -> None:
+        idlest = min((max(self._lately(other)) for other in staying), default=None)
+        self.record.removals.append(Removal(now, pod, cause, min(self._lately(pod)), idlest))
 
     def _node_goes(self, node: Object, now: float) -> None:
         name = node["metadata"]["name"]
         on_it = [life.pod for life in self.kubelet.lives.values() if life.node == name]
         serving = set(self.serving())
-        staying = [self.plant.utilization.get(pod, 0.0) for pod in serving - set(on_it)]
         self.record.node_removals.append(NodeRemoval(now, name, is_marked(node), len(on_it)))
         for pod in on_it:
             if pod in serving:
-                busy = self.plant.utilization.get(pod, 0.0)
-                self.record.removals.append(Removal(now, pod, "node", busy, min(staying, default=None)))
+                self._note_removal(now, pod, "node", serving.difference(on_it))

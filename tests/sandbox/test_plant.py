@@ -66,11 +66,18 @@ def test_work_without_a_pod_waits_and_is_given_up_after_a_while() -> None:
 
 
 def test_a_fleet_that_is_too_large_has_idle_pods_and_they_are_not_the_last_in_the_list() -> None:
-    found = shares(PODS, work=2.0)
-    idle = [pod for pod, share in found.items() if share == 0]
+    found = shares(PODS, work=2.0, before={})
+    idle = [pod for pod in PODS if found[pod] == 0]
     assert len(idle) == len(PODS) - 3
     assert idle != PODS[3:]
     assert min(PODS, key=preference) not in idle
+
+
+def test_a_pod_that_becomes_ready_takes_no_work_from_one_that_has_it() -> None:
+    by_preference = sorted(PODS, key=preference)
+    old, new = by_preference[-1], by_preference[0]
+    assert shares([new, old], work=0.5, before={old: 50.0}) == {old: 50.0, new: 0.0}
+    assert shares([new, old], work=1.0, before={old: 50.0}) == pytest.approx({old: 85.0, new: 15.0})
 
 
 @pytest.mark.parametrize("now", [100.0, 99.0])

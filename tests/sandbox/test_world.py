@@ -216,7 +216,7 @@ def test_every_change_of_a_size_is_recorded_with_its_time(warm: Stage) -> None:
 
 def test_a_busy_pod_that_went_while_an_idler_one_stayed_is_on_record(warm: Stage) -> None:
     warm.demand = 0.5
-    warm.steps(1)
+    warm.steps(4)
     busy = max(warm.world.plant.utilization.items(), key=lambda item: item[1])[0]
     warm.store.patch(PODS, "ml", busy, {"metadata": {"annotations": {DELETION_COST: "-1"}}})
     warm.resize(1)
@@ -264,3 +264,14 @@ def test_what_a_user_deletes_or_gets_wrong_does_not_stop_the_world(warm: Stage) 
     warm.steps(3)
     assert [pod["metadata"]["name"] for pod in warm.pods] == ["odd"]
     assert (warm.world.record.moments[-1].replicas, warm.world.record.moments[-1].pool_size) == (0, 0)
+
+
+def test_work_that_came_after_the_operators_last_reading_is_not_held_against_it(warm: Stage) -> None:
+    warm.steps(4)
+    warm.demand = 0.5
+    warm.steps(1)
+    busy = max(warm.world.plant.utilization.items(), key=lambda item: item[1])[0]
+    warm.store.patch(PODS, "ml", busy, {"metadata": {"annotations": {DELETION_COST: "-1"}}})
+    warm.resize(1)
+    warm.steps(0.5)
+    assert [(r.pod, r.utilization) for r in warm.world.record.removals] == [(busy, 0.0)]

@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 import kopf
 
+from controller.api_errors import one_line
 from controller.cluster import ApiError, Cluster, Kind
 from controller.registry import Registry
 from controller.stores import Backoff
@@ -105,13 +106,14 @@ class Shell:
             asyncio.run(self._operate())
             reason = "kopf has ended"
         except BaseException as problem:  # noqa: BLE001 - the thread's last words must reach the main loop
-            reason = f"kopf has failed: {type(problem).__name__}: {problem}"
+            reason = f"kopf has failed: {_named(problem)}"
         with contextlib.suppress(RuntimeError):  # the main loop has closed
             self._loop.call_soon_threadsafe(self._finish, reason)
 
     def _finish(self, reason: str) -> None:
-        if not self._ended.done():
-            self._ended.set_result(reason)
+        if self._ended.done():
+            return
+        self._ended.set_result(reason)
         if not self._stopping:
             log.error("%s", reason)
 
@@ -122,13 +124,22 @@ class Shell:
             return
         # Kopf warns that it leaves signals alone outside of the main thread, which is what is wanted here.
         logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
-        await kopf.operator(
+        own = asyncio.all_tasks()
+        tasks = await kopf.spawn_tasks(
             registry=self._handlers(),
             settings=_settings(),
             standalone=True,
             clusterwide=True,
             stop_flag=self._stop_flag,
         )
+        for task in tasks:
+            task.add_done_callback(self._root_ended)
+        await kopf.run_tasks(tasks, ignored=own)
+
+    def _root_ended(self, task: asyncio.Task[None]) -> None:
+        """Tell of a failure at its first sign: the shutdown that Kopf then begins can hang."""
+        if not self._stopping and not task.cancelled() and task.exception() is not None:
+            self._tell(self._finish, f"kopf has failed: {_named(task.exception())}")
 
     def _handlers(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
@@ -175,6 +186,10 @@ class Shell:
             self._live_at[end.url.path] = self._clock()
         else:
             self._tell(self._registry.reconcile_soon)
+
+
+def _named(problem: BaseException | None) -> str:
+    return f"{type(problem).__name__}: {one_line(str(problem))}"
 
 
 def _settings() -> kopf.OperatorSettings:

@@ -26,6 +26,7 @@ from controller.loop import Loop
 from controller.policy import PolicyDefaults
 from controller.pool_round import PoolRound
 from controller.reports import Reports
+from controller.served_schema import keep_comparing
 from controller.settings import Settings, SettingsError, add_arguments, settings_from
 from controller.sources.exporters import Exporters
 from controller.sources.prometheus import PrometheusServers
@@ -130,6 +131,9 @@ class Operator:
             asyncio.create_task(self._elector.run(), name="elector"),
             asyncio.create_task(self._loop.run(), name="loop"),
         ]
+        self._comparing = asyncio.create_task(
+            keep_comparing(self._cluster, self._telemetry.definition_lacks), name="compares definitions"
+        )
 
     async def until(self, stopped: asyncio.Event) -> int:
         """Wait for the signal, or for a part that ended although it must not."""
@@ -149,11 +153,12 @@ class Operator:
     async def stop(self) -> None:
         """Stop in the order that is safe: no more writes, then the lead, then the watches."""
         self._loop.stop()
+        self._comparing.cancel()
         elector, loop = self._tasks
         await asyncio.wait([loop], timeout=STOP_SECONDS)
         for task in (loop, elector):
             task.cancel()
-        await asyncio.wait(self._tasks)
+        await asyncio.wait([*self._tasks, self._comparing])
         await self._elector.release()
         await self._shell.stop()
         await self.view.stop()

@@ -68,6 +68,12 @@ class Telemetry:
             ["node", "resource"],
             registry=registry,
         )
+        self._lacking = Gauge(
+            "gpuscale_definition_missing_fields",
+            "Fields that this version reads and the served definition lacks.",
+            ["definition"],
+            registry=registry,
+        )
         build = Gauge("gpuscale_build_info", "1, with version and Python.", ["version", "python"], registry=registry)
         build.labels(_version(), platform.python_version()).set(1)
 
@@ -121,6 +127,10 @@ class Telemetry:
     def wrote(self, what: str, result: str) -> None:
         """Count a write."""
         self._writes.labels(what, result).inc()
+
+    def definition_lacks(self, definition: str, fields: int) -> None:
+        """Note how many fields a served definition lacks."""
+        self._lacking.labels(definition).set(fields)
 
     def nodes(self, nodes: Iterable[NodeFacts], pools: Mapping[str, str]) -> None:
         """Show all nodes; ``pools`` is node -> pool scaler, "" = none."""

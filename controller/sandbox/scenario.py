@@ -44,7 +44,6 @@ class Scenario:
     def chosen(self) -> dict[str, int | float]:
         """The settings that differ from what people would use, by the words of the custom resources."""
         return {
-            "behavior.scaleUp.stabilizationWindowSeconds": 0,
             "behavior.scaleUp.policies[0].value": self.up_step_pods,
             "behavior.scaleUp.policies[0].periodSeconds": self.up_period_seconds,
             "behavior.scaleDown.stabilizationWindowSeconds": self.down_window_seconds,

@@ -69,6 +69,8 @@ class NotLeaderError(Exception):
 
 def is_our_cost(cost: str) -> bool:
     """Tell whether a pod's deletion cost was written by us."""
+    if not cost:
+        return False
     try:
         return VICTIM_COST <= int(cost) < VICTIM_COST + _VICTIM_RANGE
     except ValueError:

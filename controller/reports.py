@@ -72,6 +72,14 @@ class Reports:
             message = f"{outcome.before} -> {outcome.desired}: {outcome.sentence}"
             await self._actor.tell(subject, outcome.reason, message)
 
+    def repeated(self, subject: Subject, outcome: Outcome, make: Callable[[], Document] | None) -> None:
+        """Report a decision that says what the last one said; ``make`` gives its document where values moved."""
+        self._telemetry.decided(
+            self._kind, subject.namespace, subject.name, outcome.reason.value, outcome.before, outcome.desired
+        )
+        if make is not None:
+            self._desk.postpone(subject, make)
+
     async def tell_news(self) -> None:
         """Post a warning for each condition that has just become bad."""
         news, self._news = self._news, []

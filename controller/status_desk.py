@@ -21,7 +21,7 @@ class _Waiting:
     since: float
     worth: Worth
     subject: Subject
-    document: Document
+    make: Callable[[], Document]
 
 
 class StatusDesk:
@@ -51,9 +51,18 @@ class StatusDesk:
         if worth is Worth.NEVER:
             self._waiting.pop(subject.uid, None)
             return
+        self._wait(subject, worth, lambda: document)
+
+    def postpone(self, subject: Subject, make: Callable[[], Document]) -> None:
+        """Take a document of which only values are new; it is made when there is room to write it."""
+        before = self._waiting.get(subject.uid)
+        if before is None or before.worth is Worth.LATER:
+            self._wait(subject, Worth.LATER, make)
+
+    def _wait(self, subject: Subject, worth: Worth, make: Callable[[], Document]) -> None:
         before = self._waiting.get(subject.uid)
         since = before.since if before is not None else self._monotonic()
-        self._waiting[subject.uid] = _Waiting(since, worth, subject, document)
+        self._waiting[subject.uid] = _Waiting(since, worth, subject, make)
 
     async def flush(self) -> None:
         """Write what is due. What could not be written is offered again by the next pass."""
@@ -80,9 +89,10 @@ class StatusDesk:
 
     async def _write(self, entry: _Waiting) -> None:
         uid = entry.subject.uid
-        result = await self._actor.write_status(entry.subject, entry.document)
+        document = entry.make()
+        result = await self._actor.write_status(entry.subject, document)
         if result.wrote is Wrote.DONE:
-            self._written[uid] = entry.document
+            self._latest[uid] = self._written[uid] = document
             self._waiting.pop(uid, None)
             self._not_before.pop(uid, None)
         elif result.wrote is Wrote.FAILED:

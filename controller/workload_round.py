@@ -23,7 +23,7 @@ from controller.registry import Entry
 from controller.reports import Outcome, Reports, after_write, inactive
 from controller.resources import GPUWorkloadScaler, Invalid, parse_workload_scaler
 from controller.sources.prometheus import Ask
-from controller.status import load_memory, workload_document
+from controller.status import Document, load_memory, texts_alike, workload_document
 from controller.view import WORKLOADS, MissingTarget, TargetKey, View, target_key
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,22 @@ log = logging.getLogger(__name__)
 KIND = WORKLOADS.kind
 _COSTED_KINDS = ("Deployment", "ReplicaSet")
 """Only a ReplicaSet looks at its pods' deletion costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What was last reported of a decision: its gist, its values as text, its newest recommendation's time.
+
+    A document costs ten times what a decision costs, and most decisions say what the last one said.
+    """
+
+    gist: tuple[object, ...]
+    values: str
+    newest: float
+
+    def alike(self, other: "_Said", refresh_seconds: float) -> bool:
+        """Tell whether the values are close enough, and the memory young enough, to say nothing."""
+        return texts_alike(self.values, other.values) and other.newest - self.newest <= refresh_seconds
 
 
 @dataclass(slots=True)
@@ -42,6 +58,7 @@ class _Kept:
     policy: Policy | None
     memory: Memory | None
     loaded: bool = False
+    said: _Said | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +163,11 @@ class WorkloadRound:
                 plan = self._plan(workload, targets[workload.target], sources, index, rival)
             except Exception as fault:  # one object's fault, whatever it is, must stay that object's
                 log.exception("%s could not be evaluated", workload.subject)
+                workload.kept.said = None
                 self._reports.fault(workload.subject, workload.scaler.status, workload.scaler.generation, fault)
                 continue
             if isinstance(plan, _Held):
+                workload.kept.said = None
                 scaler = workload.scaler
                 self._reports.hold(workload.subject, scaler.status, scaler.generation, plan.condition)
             else:
@@ -243,24 +262,50 @@ class WorkloadRound:
 
     async def _conclude(self, plan: Plan, result: Result | None) -> None:
         """Keep what the next decision needs, and report what was decided and what became of it."""
-        decision, kept, scaler = plan.decision, plan.workload.kept, plan.workload.scaler
+        decision, kept, subject = plan.decision, plan.workload.kept, plan.workload.subject
         before = plan.observation.replicas
         written = result is not None and result.wrote is Wrote.DONE
         unwritten = decision.desired != before and not written
         kept.memory = decision.memory_if_unwritten if unwritten else decision.memory
-        old = self._reports.latest(plan.workload.subject, scaler.status)
-        document = workload_document(
-            old,
-            decision,
-            plan.observation,
-            kept.memory,
-            self._reports.moment(scaler.generation),
-            changed=written,
-            more=[owned(), *after_write(result, decision.desired)],
-        )
         refresh_seconds = plan.workload.policy.downscale_stabilization_seconds / 2
         outcome = Outcome(decision.reason, decision.sentence, before, decision.desired, written, refresh_seconds)
-        await self._reports.decided(plan.workload.subject, old, document, outcome)
+        last, kept.said = kept.said, _said(plan)
+        if result is None and last is not None and last.gist == kept.said.gist:
+            quiet = last.alike(kept.said, refresh_seconds)
+            kept.said = last if quiet else kept.said
+            self._reports.repeated(subject, outcome, None if quiet else lambda: self._document(plan, result))
+            return
+        old = self._reports.latest(subject, plan.workload.scaler.status)
+        await self._reports.decided(subject, old, self._document(plan, result), outcome)
+
+    def _document(self, plan: Plan, result: Result | None) -> Document:
+        scaler, decision = plan.workload.scaler, plan.decision
+        return workload_document(
+            self._reports.latest(plan.workload.subject, scaler.status),
+            decision,
+            plan.observation,
+            plan.workload.kept.memory or Memory(),
+            self._reports.moment(scaler.generation),
+            changed=result is not None and result.wrote is Wrote.DONE,
+            more=[owned(), *after_write(result, decision.desired)],
+        )
+
+
+def _said(plan: Plan) -> _Said:
+    decision, observation = plan.decision, plan.observation
+    ready = sum(1 for pod in observation.pods if pod.ready and not pod.deleting)
+    memory = plan.workload.kept.memory
+    newest = memory.recommendations[-1][0] if memory is not None and memory.recommendations else 0.0
+    gist = (
+        plan.workload.scaler.generation,
+        observation.replicas,
+        decision.desired,
+        decision.reason,
+        decision.conditions,
+    )
+    traces = " ".join(f"{trace.current} {trace.proposal} {trace.error}" for trace in decision.trace.metrics)
+    steps = " ".join(f"{step.stage} {step.before} {step.after}" for step in decision.trace.steps)
+    return _Said(gist, f"{ready} {traces} {steps}", newest)
 
 
 def _selector(target: TargetFacts) -> Selector | _Held:

@@ -270,14 +270,16 @@ async def _passes(running: Running) -> int:
     )
 
 
-async def eventually(check: Callable[[], Awaitable[bool]], seconds: float = LONG_SECONDS) -> None:
+async def eventually(
+    check: Callable[[], Awaitable[bool]], seconds: float = LONG_SECONDS, every_seconds: float = 0.05
+) -> None:
     """Wait until the check holds; errors of the API meanwhile count as not yet."""
     async with asyncio.timeout(seconds):
         while True:
             with contextlib.suppress(ApiError, OSError, aiohttp.ClientError, FileNotFoundError):
                 if await check():
                     return
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(every_seconds)
 
 
 def _pod_status(node: str, *, ready: bool) -> Object:

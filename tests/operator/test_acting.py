@@ -13,6 +13,7 @@ from controller.ownership import Claim, hpa_owners, rivals
 from controller.pool_spec import PoolRef, VictimMark
 from controller.pools.known import known_providers
 from controller.pools.scale import ScaleProvider
+from controller.status import Document
 from controller.status_desk import StatusDesk
 from controller.view import WORKLOADS
 
@@ -187,6 +188,28 @@ async def test_a_value_that_came_back_is_not_written() -> None:
     desk.offer("a", 9)
     desk.offer("a", 1)
     assert await desk.written() == []
+
+
+async def test_a_postponed_document_is_made_only_when_there_is_room_and_never_displaces_what_matters() -> None:
+    desk = Desk(values_per_second=1.0, burst=1.0)
+    made: list[str] = []
+
+    def maker(uid: str) -> Callable[[], Document]:
+        def make() -> Document:
+            made.append(uid)
+            return {"decision": {"reason": "A", "sentence": f"{uid} made"}}
+
+        return make
+
+    for uid in "ab":
+        desk.offer(uid, 1)
+    await desk.written()
+    for uid in "ab":
+        desk.desk.postpone(Subject(WORKLOADS, "ml", uid, uid), maker(uid))
+    desk.offer("c", 1)
+    desk.desk.postpone(Subject(WORKLOADS, "ml", "c", "c"), maker("c"))
+    assert await desk.written() == ["c", "a"]
+    assert made == ["a"]
 
 
 async def test_a_status_that_was_refused_is_sent_again_later_and_not_at_every_tick() -> None:

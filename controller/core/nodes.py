@@ -275,12 +275,18 @@ def _shrunk(policy: PoolPolicy, observation: PoolObservation, demand: Demand, fo
 
 def _situation(policy: PoolPolicy, observation: PoolObservation, view: PoolView, demand: Demand) -> str:
     pending, planned = _count(observation.pending), _count(observation.planned)
-    asked = f"{pending} pods wait and {planned} are planned" if planned else f"{pending} pods wait"
+    waits = "1 pod waits" if pending == 1 else f"{pending} pods wait"
+    asked = f"{waits} and {_are(planned)} planned" if planned else waits
     gpus = _requested_gpus(policy, observation)
-    wants = f" ({gpus:g} GPUs)" if gpus else ""
+    wants = f" ({gpus:g} GPU{'' if gpus == 1 else 's'})" if gpus else ""
     never = sum(fault.pods.count for fault in demand.packing.never_fit)
     unfit = f", {never} of them never fit" if never else ""
-    return f"{asked}{wants}{unfit}; {len(view.working)} nodes work, {view.all_coming} are coming"
+    works = "1 node works" if len(view.working) == 1 else f"{len(view.working)} nodes work"
+    return f"{asked}{wants}{unfit}; {works}, {_are(view.all_coming)} coming"
+
+
+def _are(count: int) -> str:
+    return "1 is" if count == 1 else f"{count} are"
 
 
 def _count(classes: tuple[PodClass, ...]) -> int:

@@ -22,7 +22,7 @@ from controller.sandbox.workloads import owner_reference
 Object = dict[str, Any]
 
 NAMESPACE = "gpuscale-system"
-EXPORTER_POLL_SECONDS = 1.0
+EXPORTER_POLL_SECONDS = 0.5
 LABELS = {"app.kubernetes.io/name": "gpuscale-exporter"}
 
 

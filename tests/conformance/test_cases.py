@@ -1,6 +1,5 @@
 """Every row of the public tables is decided as it says, by the code of ``gpuscale decide``."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,16 +9,11 @@ from tests.conformance.__main__ import main
 from tests.conformance.judge import judge
 
 
-@pytest.fixture
-def tables(shared_cases: Path) -> Path:
-    return Path(os.environ.get("GPUSCALE_SHARED_CASES", shared_cases))
-
-
 @pytest.mark.parametrize(
     ("table", "at_least"), [("hpa-conformance.yaml", 72), ("gpu-extensions.yaml", 12)], ids=["hpa", "gpu"]
 )
-def test_every_row_of_a_public_table_is_decided_as_it_says(tables: Path, table: str, at_least: int) -> None:
-    verdicts = [judge(case) for case in yaml.safe_load((tables / table).read_text())]
+def test_every_row_of_a_public_table_is_decided_as_it_says(shared_cases: Path, table: str, at_least: int) -> None:
+    verdicts = [judge(case) for case in yaml.safe_load((shared_cases / table).read_text())]
     assert [verdict for verdict in verdicts if not verdict.passed] == []
     assert len(verdicts) >= at_least
 

@@ -1,6 +1,5 @@
 """A real H200, as recorded idle and under load, through the fake driver to what Prometheus reads."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -8,22 +7,16 @@ import pytest
 
 from exporter.readings import ProcessReading
 from tests.fakenvml.captures import form, section
-from tests.fakenvml.reader import ROOT
 from tests.fakenvml.scenario import load
 from tests.fakenvml.state import FakeDriver
 
 MIB = 2**20
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
-NAMED = os.environ.get("GPUSCALE_SHARED_DATA")
-PLACES = [Path(NAMED)] if NAMED else [ROOT / "shared" / "data", ROOT.parent / "shared" / "data"]
-CAPTURES = next((place for place in PLACES if place.exists()), PLACES[-1]) / "gpu-smi-captures"
 
 
 @pytest.fixture
-def h200() -> str:
-    if not CAPTURES.exists():
-        pytest.skip(f"no recorded nvidia-smi output: {CAPTURES} is not there; GPUSCALE_SHARED_DATA names its parent")
-    return (CAPTURES / "linux-x86_64__nvidia-h200__590.48.01.txt").read_text()
+def h200(shared_data: Path) -> str:
+    return (shared_data / "gpu-smi-captures" / "linux-x86_64__nvidia-h200__590.48.01.txt").read_text()
 
 
 @pytest.mark.parametrize(

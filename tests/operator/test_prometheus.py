@@ -9,23 +9,17 @@ from aiohttp import web
 
 from controller.sources.prometheus import Ask, Fault, Numbers, PrometheusServers, QueryResult, Server
 from controller.sources.promql import selectors
+from tests.conftest import shared_folder
 from tests.operator.scripted import Answering, Scripted, fifty_megabytes, half_a_body, hanging, serving, text
 
-RECORDED = next(
-    (
-        folder
-        for root in Path(__file__).resolve().parents
-        if (folder := root / "shared/data/prom-http-answers").is_dir()
-    ),
-    None,
-)
+RECORDED = shared_folder("data") / "prom-http-answers"
 JSON = "application/json"
 
 
 def recorded(name: str) -> Answering:
     """The recorded answer as the server gave it; the folder lies beside a checkout, not in it."""
-    if RECORDED is None:
-        pytest.skip("the recorded Prometheus answers (shared/data/prom-http-answers) are not beside this checkout")
+    if not RECORDED.is_dir():
+        pytest.skip(f"the recorded Prometheus answers are absent: {RECORDED}")
     case = json.loads((RECORDED / f"{name}.json").read_text())
     body = case["body"] if isinstance(case["body"], str) else json.dumps(case["body"])
     return text(body, case["http_status"], case["content_type"].partition(";")[0].split(" ")[0])
@@ -113,7 +107,6 @@ async def test_a_recorded_answer_that_is_no_number_is_a_fault_that_says_what_it_
 
 async def test_every_recorded_answer_is_judged_without_an_exception(script: Scripted) -> None:
     recorded("vector_one")
-    assert RECORDED is not None
     for file in sorted(RECORDED.glob("*.json")):
         assert isinstance(await ask(script, recorded(file.stem)), Numbers | Fault)
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from controller.cluster import Cluster
 from controller.crds import definitions
+from controller.resources import parse_workload_scaler
+from controller.served_schema import compare
 from tests.cluster.helm import CHART, Helm, RefusedError
 from tests.cluster.kubectl import Kubectl
 from tests.realparts import build, cloud, fakenodes
@@ -68,13 +72,6 @@ class Site:
         """Make one custom resource of each kind, by a client that leaves the checks to the server."""
         for scaler in (WORKLOAD, POOL):
             self.kubectl("apply", "--validate=false", "-f", "-", stdin=json.dumps(scaler))
-
-    def served(self, *path: str) -> Any:
-        """Read from the schema that the API server has of a workload scaler."""
-        part = self.kubectl.object("crd", DEFINITIONS[0])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-        for word in path:
-            part = part.get(word, {})
-        return part
 
 
 WORKLOAD = {
@@ -267,6 +264,8 @@ class TestLife:
     def test_install_upgrade_uninstall_and_again_lose_no_custom_resource(self, site: Site) -> None:
         said = site.helm.install("gs", "gpus")
         assert "exporter.runtimeClassName" in said
+        example = said[said.index("  apiVersion:") : said.index("Then:")]
+        assert parse_workload_scaler(yaml.safe_load(textwrap.dedent(example))).spec.mode == "Preview"
         assert site.owners() == {"gpus/gs"}
         exporters = site.kubectl.object("daemonset", "-n", "gpus", "gs-gpuscale-exporter")["status"]
         assert exporters["numberReady"] == 2
@@ -316,16 +315,27 @@ class TestLife:
         site.helm.uninstall("gs", "gpus")
         assert len(site.scalers()) == 2
 
-    def test_an_upgrade_brings_the_fields_that_an_older_definition_lacks(self, site: Site, tmp_path: Path) -> None:
+    async def test_an_upgrade_brings_the_fields_that_an_older_definition_lacks(
+        self, site: Site, tmp_path: Path
+    ) -> None:
         site.helm.install("gs", "gpus", chart=_older(tmp_path))
-        assert "warmup" not in site.served("properties", "spec", "properties")
+        assert await lacking(site) == {DEFINITIONS[0]: ["spec.warmup"], DEFINITIONS[1]: []}
         site.add_scalers()
         assert "warmup" not in site.kubectl.object("gws", "llm")["spec"]
         site.helm.upgrade("gs", "gpus")
-        assert "warmup" in site.served("properties", "spec", "properties")
+        assert await lacking(site) == {DEFINITIONS[0]: [], DEFINITIONS[1]: []}
         assert len(site.scalers()) == 2
         site.add_scalers()
         assert site.kubectl.object("gws", "llm")["spec"]["warmup"] == {"maxStartupSeconds": 60}
+
+
+async def lacking(site: Site) -> dict[str, list[str]]:
+    """What the controller would report."""
+    client = await Cluster.connect(kubeconfig=str(site.plane.kubeconfig))
+    try:
+        return await compare(client)
+    finally:
+        await client.close()
 
 
 def _older(tmp_path: Path) -> Path:

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,16 @@ def test_every_flag_of_a_template_is_one_of_the_program(name: str, settings: typ
     given = set(re.findall(r"--([a-z-]+)=", text)) | set(re.findall(r'^ +"([a-z-]+)" [($]', text, re.MULTILINE))
     assert len(given) >= 5
     assert given <= known
+
+
+def test_the_containers_run_commands_that_the_package_installs() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    commands = [template(name) for name in ("exporter-daemonset.yaml", "controller-deployment.yaml")]
+    found = [re.findall(r"command: \[([a-z-]+)", text) for text in commands]
+    assert found == [["gpuscale-exporter"], ["gpuscale"]]
+    image = re.search(r'^CMD \["([a-z-]+)"', (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert image is not None
+    assert {name for names in found for name in names} | {image[1]} <= set(scripts)
 
 
 def test_the_controller_finds_the_charts_exporters_by_its_defaults() -> None:

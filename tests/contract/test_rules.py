@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from controller.core.model import Reason
 from exporter.catalogue import BY_NAME, RECORDED
+from exporter.readings import AbsentReason
 from tests.contract.known_metrics import labels_of
 from tests.contract.promql import names
 
@@ -68,6 +70,25 @@ def test_an_alert_has_severity_summary_description_and_a_section_in_the_runbook(
     headings = re.findall(r"^## (\w+)$", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
     assert anchor in {heading.lower() for heading in headings}
     assert anchor == alert["alert"].lower()
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+def test_a_reason_that_an_alert_waits_for_is_one_that_the_controller_gives(alert: dict[str, Any]) -> None:
+    for operator, text in re.findall(r'reason(=~?)"([^"]+)"', alert["expr"]):
+        for word in text.split("|") if operator == "=~" else [re.escape(text)]:
+            assert any(re.fullmatch(word, reason.value) for reason in Reason), word
+
+
+def test_the_runbook_has_no_reason_that_nobody_gives() -> None:
+    text = (ROOT / "docs/alerts.md").read_text(encoding="utf-8")
+    words = set(re.findall(r"`([A-Z][a-z]+(?:[A-Z]\w+)+)`", text)) - ALERT_NAMES - {"DemandFits"}
+    faults = {
+        word for row in re.findall(r"^\| (`[a-z_`, ]+`) \|", text, re.MULTILINE) for word in re.findall(r"\w+", row)
+    }
+    assert words
+    assert words <= {reason.value for reason in Reason}
+    assert faults
+    assert faults <= {reason.value for reason in AbsentReason}
 
 
 @pytest.mark.parametrize("name", sorted(ALERT_NAMES))

@@ -75,10 +75,18 @@ async def space(cluster: Cluster) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def machines(cluster: Cluster, kubectl: Kubectl, space: str, tmp_path: Path) -> AsyncIterator[Machines]:
+def logs(plane: ControlPlane, space: str) -> Path:
+    """The folder of the test's own files, which is kept with the control plane's when a test fails."""
+    folder = plane.folder / space
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+async def machines(cluster: Cluster, kubectl: Kubectl, space: str, logs: Path) -> AsyncIterator[Machines]:
     """Real exporters on the fake nodes, and how much work there is."""
     kubectl.apply(daemon_set(space))
-    running = Machines(cluster, tmp_path)
+    running = Machines(cluster, logs)
     task = asyncio.create_task(running.run())
     yield running
     task.cancel()
@@ -86,9 +94,9 @@ async def machines(cluster: Cluster, kubectl: Kubectl, space: str, tmp_path: Pat
 
 
 @pytest.fixture
-def operators(plane: ControlPlane, kubectl: Kubectl, space: str, tmp_path: Path) -> Iterator[Operators]:
+def operators(plane: ControlPlane, kubectl: Kubectl, space: str, logs: Path) -> Iterator[Operators]:
     """To start operators with."""
-    started = Operators(plane, kubectl, space, tmp_path)
+    started = Operators(plane, kubectl, space, logs)
     yield started
     started.stop()
     kubectl("delete", "gws,gnps", "--all", "-A", "--wait=false")

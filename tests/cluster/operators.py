@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cluster.kubectl import Kubectl
+from tests.cluster.scenery import until
 from tests.realparts.controlplane import ControlPlane
 from tests.realparts.processes import Process
 
@@ -50,6 +51,16 @@ class Operators:
         process.wait_until(lambda: address.is_file() and _ready(address.read_text()), START_SECONDS)
         return process
 
+    async def passes(self, number: int, name: str = "operator") -> None:
+        """Return after so many more whole looks of an operator at everything."""
+        address = (self.folder / f"{name}.address").read_text()
+        start = _passes(address)
+
+        async def look() -> int:
+            return _passes(address) - start
+
+        await until(look, lambda more: more >= number)
+
     def stop(self) -> None:
         """End all."""
         for process in self.running:
@@ -89,6 +100,12 @@ class Operators:
         path = self.folder / f"{name}.kubeconfig"
         self.plane.write_kubeconfig(path, token)
         return path
+
+
+def _passes(address: str) -> int:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+        rows = answer.read().decode().splitlines()
+    return sum(int(float(row.split()[-1])) for row in rows if row.startswith("gpuscale_tick_seconds_count"))
 
 
 def _ready(address: str) -> bool:

@@ -30,9 +30,11 @@ async def until(look: Callable[[], Awaitable[T]], right: Callable[[T], object], 
 async def made(cluster: Cluster, kind: Kind, obj: Object) -> AsyncIterator[Object]:
     """Keep an object for the length of a block."""
     metadata = obj["metadata"]
-    yield await cluster.create(kind, obj, metadata.get("namespace"))
-    with contextlib.suppress(NotFound):
-        await cluster.delete(kind, metadata["name"], metadata.get("namespace"))
+    try:
+        yield await cluster.create(kind, obj, metadata.get("namespace"))
+    finally:
+        with contextlib.suppress(NotFound):
+            await cluster.delete(kind, metadata["name"], metadata.get("namespace"))
 
 
 def node_pool(name: str, size: int, **spec: Any) -> Object:

@@ -7,6 +7,7 @@ of how busy each is. A test only says how much work each workload has.
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -51,6 +52,14 @@ class Machines:
     _exporters: dict[str, Process] = field(default_factory=dict)
     _held: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
 
+    def silence(self, node: str) -> None:
+        """Let the machine hang: its exporter answers no more."""
+        self._exporters[node].send(signal.SIGSTOP)
+
+    def wake(self, node: str) -> None:
+        """Let it run again."""
+        self._exporters[node].send(signal.SIGCONT)
+
     async def run(self) -> None:
         """Look again and again until cancelled, then end every exporter."""
         try:
@@ -62,7 +71,7 @@ class Machines:
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             for exporter in self._exporters.values():
-                exporter.end()
+                exporter.end(signal.SIGKILL)
 
     async def step(self) -> None:
         """Write what each GPU does, start and end exporters. Raises ApiError."""

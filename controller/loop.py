@@ -23,8 +23,12 @@ log = logging.getLogger(__name__)
 
 GATHER_SECONDS = 0.2
 """What asks for a pass at once comes in bursts; one pass serves what comes within this time."""
-STALE_VIEW_SECONDS = 60.0
-"""A copy of the cluster whose watch has been dead for longer is stale, and stale is missing: hold."""
+STALE_VIEW_SECONDS = 5.0
+"""A copy of the cluster whose watch has been dead for longer is stale, and stale is missing: hold.
+
+Fresh readings beside old pods are the danger: after an outage of the API server its nodes look lost for a moment,
+their pods get no work, and pods that the copy still calls ready would look idle.
+"""
 
 
 class Loop:

@@ -19,7 +19,9 @@ Key = tuple[str, str]
 """(namespace, name); the namespace is "" for cluster-scoped kinds."""
 
 FIRST_BACKOFF_SECONDS = 0.5
-LONGEST_BACKOFF_SECONDS = 30.0
+LONGEST_BACKOFF_SECONDS = 5.0
+"""Nothing is decided while a copy is stale, so an outage must not be followed by a long pause of our own."""
+LONGEST_RETRY_AFTER_SECONDS = 30.0
 RELIST_SECONDS = 600.0
 SHORT_WATCH_SECONDS = 1.0
 """A watch that the server ends sooner is followed by a pause, so that a broken server is not asked without end."""
@@ -34,7 +36,7 @@ def key_of(obj: Mapping[str, Any]) -> Key:
 
 
 class Backoff:
-    """Growing, jittered pauses between tries: 0.5 s doubling to 30 s, each shortened by up to a half."""
+    """Growing, jittered pauses between tries: 0.5 s doubling to 5 s, each shortened by up to a half."""
 
     def __init__(self, first: float = FIRST_BACKOFF_SECONDS, longest: float = LONGEST_BACKOFF_SECONDS) -> None:
         self._first = first
@@ -151,7 +153,7 @@ class Store(Generic[T]):
             self._resource_version = ""
         wait = self._backoff.next()
         if error.retry_after is not None:
-            wait = max(wait, min(error.retry_after, LONGEST_BACKOFF_SECONDS))
+            wait = max(wait, min(error.retry_after, LONGEST_RETRY_AFTER_SECONDS))
         level = logging.DEBUG if isinstance(error, Gone) else logging.WARNING
         log.log(level, "%s: trying again in %.1f s: %s", self.kind.resource, wait, error)
         await asyncio.sleep(wait)

@@ -46,16 +46,20 @@ async def test_an_api_server_that_is_away_for_10_s_in_the_middle_of_a_change_cos
         process = operators.start()
         await until(lambda: acting(cluster, space), bool)
         machines.work[space, "llm"] = 1000.0
-        before = await until(lambda: size(cluster, space), lambda now: now >= 3)
+        before = await until(lambda: size(cluster, space), lambda now: now == 3)
         plane.kill_api_server()
         await asyncio.sleep(OUTAGE_SECONDS)
         plane.start_api_server()
-        after = await until(lambda: size(cluster, space), lambda now: now >= 0)
-        assert after >= before
-        await until(lambda: size(cluster, space), lambda now: now == 6)
+        seen = [before]
+
+        async def look() -> int:
+            seen.append(await size(cluster, space))
+            return seen[-1]
+
+        await until(look, lambda now: now == 6)
+        sizes = [now for now in seen if now >= 0]
+        assert sizes == sorted(sizes), "an outage makes its nodes look lost for a moment, which is no reason to shrink"
         assert process.running()
-        sizes = [write for write in operators.scale_writes() if write.code == 200]
-        assert len(sizes) == 40, sizes
 
 
 async def test_an_upgrade_has_never_two_writers(

@@ -4,7 +4,6 @@ import datetime
 import json
 import ssl
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -15,10 +14,12 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
+from cryptography.x509 import DNSName, SubjectAlternativeName
 from kubernetes.aio.config import incluster_config, kube_config
 
 from controller.cluster import POD, Cluster, ConfigError, Unauthorized, Unreachable
 from tests.k8s.scripted import ScriptedApi, reply, status
+from tests.realparts.certificates import FOR_CLIENTS, authority
 
 ONE = "/api/v1/namespaces/ml/pods/a"
 
@@ -266,23 +267,12 @@ class Certificates:
         return str(self.folder / name)
 
 
-def _openssl(*words: str, cwd: Path) -> None:
-    subprocess.run(["openssl", *words], cwd=cwd, check=True, capture_output=True, timeout=60)
-
-
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     folder = tmp_path_factory.mktemp("tls")
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    _openssl("req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca", cwd=folder)
-    for name, extension in (("server", "subjectAltName=DNS:kubernetes"), ("client", "extendedKeyUsage=clientAuth")):
-        (folder / f"{name}.ext").write_text(extension)
-        _openssl("req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}", cwd=folder)
-        _openssl(
-            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"),
-            *("-out", f"{name}.pem", "-days", "2", "-extfile", f"{name}.ext"),
-            cwd=folder,
-        )
+    signer = authority(folder)
+    signer.issue("server", "server", SubjectAlternativeName([DNSName("kubernetes")]))
+    signer.issue("client", "client", FOR_CLIENTS)
     return Certificates(folder)
 
 
@@ -294,8 +284,8 @@ async def secure(certificates: Certificates) -> AsyncIterator[str]:
         peer = request.transport.get_extra_info("peercert") if request.transport else {}
         return web.json_response({"name": dict(pair for row in peer["subject"] for pair in row)["commonName"]})
 
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates.path("ca.pem"))
-    context.load_cert_chain(certificates.path("server.pem"), certificates.path("server.key"))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates.path("ca.crt"))
+    context.load_cert_chain(certificates.path("server.crt"), certificates.path("server.key"))
     context.verify_mode = ssl.CERT_REQUIRED
     app = web.Application()
     app.router.add_get("/{path:.*}", who)
@@ -307,8 +297,8 @@ async def secure(certificates: Certificates) -> AsyncIterator[str]:
 
 
 def secured(certificates: Certificates, server: str, **cluster: object) -> dict[str, Any]:
-    user = {"client-certificate": certificates.path("client.pem"), "client-key": certificates.path("client.key")}
-    return config(server, user, {"certificate-authority": certificates.path("ca.pem")} | cluster)
+    user = {"client-certificate": certificates.path("client.crt"), "client-key": certificates.path("client.key")}
+    return config(server, user, {"certificate-authority": certificates.path("ca.crt")} | cluster)
 
 
 async def test_tls_checks_the_server_and_shows_our_certificate(
@@ -355,7 +345,7 @@ async def test_in_a_pod_the_service_account_is_used_and_its_token_read_again(
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", certificates.path("ca.pem"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", certificates.path("ca.crt"))
     client = await opened.connect()
     assert client.connection.server == secure
     assert client.connection.credentials.header == "bearer t-1"

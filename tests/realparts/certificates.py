@@ -1,34 +1,52 @@
-"""Keys and certificates of a throw-away control plane, valid for one day."""
+"""Keys and certificates for tests, valid for one day."""
 
 import datetime
 import ipaddress
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 ONE_DAY = datetime.timedelta(days=1)
+LOOPBACK = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+FOR_CLIENTS = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+
+
+@dataclass(frozen=True)
+class Authority:
+    """Signs certificates into ``folder``; its own stand there as ``ca.crt`` and ``ca.key``."""
+
+    folder: Path
+    name: x509.Name
+    key: ec.EllipticCurvePrivateKey
+
+    def issue(self, stem: str, common_name: str, extension: x509.ExtensionType) -> None:
+        """Write ``stem.crt`` and ``stem.key``."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        _key(self.folder / f"{stem}.key", key)
+        builder = _builder(_name(common_name), self.name, key).add_extension(extension, critical=False)
+        _certificate(self.folder / f"{stem}.crt", builder, self.key)
+
+
+def authority(folder: Path) -> Authority:
+    """Make an authority and write its certificate and key into ``folder``."""
+    made = Authority(folder, _name("gpuscale-test-ca"), ec.generate_private_key(ec.SECP256R1()))
+    _key(folder / "ca.key", made.key)
+    is_authority = x509.BasicConstraints(ca=True, path_length=0)
+    builder = _builder(made.name, made.name, made.key).add_extension(is_authority, critical=True)
+    _certificate(folder / "ca.crt", builder, made.key)
+    return made
 
 
 def write(folder: Path) -> None:
-    """Write ca, server, front-proxy (.crt and .key) and the service-account key pair into ``folder``."""
-    ca_key = ec.generate_private_key(ec.SECP256R1())
-    ca_name = _name("gpuscale-test-ca")
-    _key(folder / "ca.key", ca_key)
-    _certificate(
-        folder / "ca.crt",
-        _builder(ca_name, ca_name, ca_key).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True),
-        ca_key,
-    )
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    for stem, common_name in (("server", "kube-apiserver"), ("front-proxy", "front-proxy")):
-        key = ec.generate_private_key(ec.SECP256R1())
-        _key(folder / f"{stem}.key", key)
-        builder = _builder(_name(common_name), ca_name, key).add_extension(names, critical=False)
-        _certificate(folder / f"{stem}.crt", builder, ca_key)
+    """Write what a control plane needs: ca, server, front-proxy (.crt and .key), service-accounts (.key and .pub)."""
+    signer = authority(folder)
+    signer.issue("server", "kube-apiserver", LOOPBACK)
+    signer.issue("front-proxy", "front-proxy", LOOPBACK)
     accounts = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     _key(folder / "service-accounts.key", accounts)
     (folder / "service-accounts.pub").write_bytes(

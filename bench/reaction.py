@@ -104,7 +104,7 @@ def main() -> None:
     print(f"{'crossings':>10} {'mean s':>8} {'p50 s':>8} {'p95 s':>8} {'max s':>8}")
     mean, middle = sum(seconds) / len(seconds), seconds[len(seconds) // 2]
     print(f"{len(seconds):>10} {mean:>8.2f} {middle:>8.2f} {p95:>8.2f} {seconds[-1]:>8.2f}")
-    assert p95 <= BAR_SECONDS, f"p95 {p95:.2f} s is above {BAR_SECONDS} s"
+    assert args.smoke or p95 <= BAR_SECONDS, f"p95 {p95:.2f} s is above {BAR_SECONDS} s"
 
 
 if __name__ == "__main__":

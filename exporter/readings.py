@@ -35,6 +35,64 @@ class ProcessReading:
 
 
 @dataclass(frozen=True, slots=True)
+class NvlinkReading:
+    """One active NVLink: counters since the driver was loaded. None = not told."""
+
+    link: int
+    received_bytes: int | None = None
+    transmitted_bytes: int | None = None
+    errors: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MigReading:
+    """One compute instance of a GPU in MIG mode; the memory figures are its GPU instance's, shared by all within."""
+
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+    profile: str
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    sm_active_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EccReading:
+    """ECC errors: ``volatile`` since the driver was loaded, ``aggregate`` over the board's life. None = not told."""
+
+    volatile_corrected: int | None = None
+    volatile_uncorrected: int | None = None
+    aggregate_corrected: int | None = None
+    aggregate_uncorrected: int | None = None
+    aggregate_sram_uncorrected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReading:
+    """What a board has repaired, or could not: retired pages (before Ampere), remapped rows (since). None = not told."""
+
+    retired_pages_corrected: int | None = None
+    retired_pages_uncorrected: int | None = None
+    retired_pages_pending: bool | None = None
+    remapped_rows_corrected: int | None = None
+    remapped_rows_uncorrected: int | None = None
+    remapped_rows_pending: bool | None = None
+    remapped_rows_failed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class XidReading:
+    """How often one Xid came since this process watches, and when it came last (Unix seconds)."""
+
+    xid: int
+    count: int
+    last_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class GpuReading:
     """One GPU at one poll. ``fault`` set = the GPU as a whole could not be read; the values are then None.
 
@@ -54,6 +112,40 @@ class GpuReading:
     temperature_celsius: float | None = None
     power_watts: float | None = None
     processes: tuple[ProcessReading, ...] | None = None
+    memory_temperature_celsius: float | None = None
+    power_limit_watts: float | None = None
+    energy_joules: float | None = None
+    """A counter since the driver was loaded."""
+    fan_percent: float | None = None
+    bar1_total_bytes: int | None = None
+    bar1_used_bytes: int | None = None
+    encoder_utilization_percent: float | None = None
+    decoder_utilization_percent: float | None = None
+    sm_clock_hertz: float | None = None
+    memory_clock_hertz: float | None = None
+    graphics_clock_hertz: float | None = None
+    video_clock_hertz: float | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width_max: int | None = None
+    pcie_replays: int | None = None
+    clocks_event_reasons: int | None = None
+    """NVML's bit mask of why clocks are held down."""
+    performance_state: int | None = None
+    sm_active_ratio: float | None = None
+    sm_occupancy_ratio: float | None = None
+    tensor_active_ratio: float | None = None
+    dram_active_ratio: float | None = None
+    ecc: EccReading | None = None
+    repair: RepairReading | None = None
+    nvlinks: tuple[NvlinkReading, ...] | None = None
+    xids: tuple[XidReading, ...] | None = None
+    mig_enabled: bool | None = None
+    mig: tuple[MigReading, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What does not change while the driver runs: serial, minor_number, pci_bus_id, vbios_version, architecture, brand,
+    and what only other dialects ask for, under NVML's words in snake case."""
     fault: AbsentReason | None = None
     absent: Mapping[str, AbsentReason] = field(default_factory=dict)
     """field name above -> why it is None."""

@@ -72,7 +72,7 @@ class EccReading:
 
 @dataclass(frozen=True, slots=True)
 class RepairReading:
-    """What a board has repaired, or could not: retired pages (before Ampere), remapped rows (since). None = not told."""
+    """What a board has repaired or could not: retired pages (before Ampere), remapped rows (since)."""
 
     retired_pages_corrected: int | None = None
     retired_pages_uncorrected: int | None = None
@@ -144,8 +144,10 @@ class GpuReading:
     mig_enabled: bool | None = None
     mig: tuple[MigReading, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
-    """What does not change while the driver runs: serial, minor_number, pci_bus_id, vbios_version, architecture, brand,
-    and what only other dialects ask for, under NVML's words in snake case."""
+    """What does not change while the driver runs, under NVML's words in snake case.
+
+    serial, minor_number, pci_bus_id, vbios_version, architecture, brand, and what only other dialects ask for.
+    """
     fault: AbsentReason | None = None
     absent: Mapping[str, AbsentReason] = field(default_factory=dict)
     """field name above -> why it is None."""

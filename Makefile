@@ -10,7 +10,7 @@ HPA_CASES ?= 2000
 PARTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test real-parts test-hpa test-cluster check format crds chart bench clean
+.PHONY: help install demo test real-parts test-hpa test-cluster test-stack check format crds chart bench clean
 
 help: ## list the tasks
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ test-hpa: real-parts ## our decisions against Kubernetes' own HPA controller; HP
 
 test-cluster: real-parts ## emulator and operator against a real control plane; PYTEST_ARGS="-k name"
 	$(BIN)/python -m pytest tests/cluster $(PYTEST_ARGS)
+
+test-stack: real-parts ## everything together: exporters, Prometheus with our rules, operator, control plane, cloud
+	$(BIN)/python -m pytest tests/stack $(PYTEST_ARGS)
 
 check: install ## lint, types, contracts between the parts
 	$(BIN)/ruff check .

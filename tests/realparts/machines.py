@@ -9,6 +9,7 @@ import asyncio
 import json
 import signal
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,8 @@ PORT = 9836
 GPU = "nvidia.com/gpu"
 LOOK_SECONDS = 0.2
 MEMORY = 80 * 2**30
+RESERVED = 2**29
+MODEL = "NVIDIA H100 80GB HBM3"
 Object = dict[str, Any]
 
 
@@ -49,6 +52,12 @@ class Machines:
     cluster: Cluster
     folder: Path
     work: dict[tuple[str, str], float] = field(default_factory=dict)
+    shown: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    """The work that the GPUs show, and since when (Unix seconds)."""
+    lost: set[str] = field(default_factory=set)
+    """UUIDs of the GPUs that have fallen off the bus."""
+    models: dict[str, str] = field(default_factory=dict)
+    """Pool -> the model of its GPUs, where it is not the usual one."""
     _exporters: dict[str, Process] = field(default_factory=dict)
     _held: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
 
@@ -79,10 +88,11 @@ class Machines:
         nodes = {node["metadata"]["name"]: _gpus(node) for node in (await self.cluster.list(NODE)).items}
         workers = [pod for pod in pods if _asked(pod)]
         self._allocate(workers, nodes)
-        busy = self._busy(workers)
+        busy, now = self._busy(workers), time.time()
         for name, gpus in nodes.items():
             here = [pod for pod in workers if pod["spec"]["nodeName"] == name]
             self._write(name, self._devices(name, gpus, here, busy))
+        self._note(now)
         self._attend({pod["spec"]["nodeName"]: pod for pod in pods if _is_exporter(pod)})
 
     def _allocate(self, workers: Iterable[Object], nodes: Mapping[str, int]) -> None:
@@ -107,6 +117,12 @@ class Machines:
             for pod in pods
         }
 
+    def _note(self, now: float) -> None:
+        """Remember when each workload's work changed."""
+        for key, work in self.work.items():
+            if self.shown.get(key, (None, 0.0))[0] != work:
+                self.shown[key] = (work, now)
+
     def _devices(self, node: str, gpus: int, here: Iterable[Object], busy: Mapping[str, float]) -> Object:
         holders = {gpu: pod for pod in here for gpu in self._held[pod["metadata"]["uid"]][1]}
         percent = {gpu: round(busy.get(pod["metadata"]["uid"], 0.0), 2) for gpu, pod in holders.items()}
@@ -117,12 +133,14 @@ class Machines:
                 {
                     "uuid": gpu,
                     "index": index,
-                    "name": "NVIDIA H100 80GB HBM3",
+                    "name": self.models.get(node.rpartition("-")[0], MODEL),
                     "memory_total_bytes": MEMORY,
+                    "memory_reserved_bytes": RESERVED,
                     "memory_used_bytes": MEMORY // 2 if gpu in holders else 0,
                     "utilization_percent": percent.get(gpu, 0),
                     "temperature_celsius": 50,
                     "power_watts": 100 + 5 * percent.get(gpu, 0),
+                    "fault": "lost" if gpu in self.lost else None,
                 }
                 for index, gpu in enumerate(_uuids(node, gpus))
             ],

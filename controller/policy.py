@@ -126,10 +126,14 @@ def rules_of(rules: ScalingRules, window: int, policies: tuple[RatePolicy, ...])
     )
 
 
+_LARGEST_QUANTITY = Decimal(2**63 - 1)
+"""Where Kubernetes caps every quantity."""
+
+
 def fraction(quantity: str) -> float:
     """Give a tolerance as the float that a controller gets from the stored quantity (``0.05`` is stored as ``50m``)."""
     try:
-        exact = Decimal(quantity)
+        exact = min(Decimal(quantity), _LARGEST_QUANTITY)
     except InvalidOperation:
         return milli(quantity) * 1e-3
     for power in (0, 3, 6):

@@ -112,7 +112,7 @@ class PoolRound:
         found = []
         for (_namespace, name), entry in sorted(entries.items()):
             if not entry.deleting:
-                pool = self._pool(Subject(POOLS, "", name, entry.uid), entry)
+                pool = self._taken(Subject(POOLS, "", name, entry.uid), entry)
                 if pool is not None and pool.scaler.spec.mode != "Off":
                     found.append(pool)
         return found
@@ -134,16 +134,24 @@ class PoolRound:
                 self._hold(pool, contested(rival))
             elif isinstance(size, str):
                 self._hold(pool, Condition("AbleToScale", "False", Reason.FAILED_GET_SCALE, size))
-            else:
-                seen.append(self._look(pool, size, index))
+            elif (one := self._seen(pool, size, index)) is not None:
+                seen.append(one)
         self._telemetry.nodes(self._view.nodes(), {node.name: s.pool.subject.name for s in seen for node in s.nodes})
         shares = _shares(seen, index.waiting, planned)
         return [plan for one in seen if (plan := self._plan(one, index, *shares[one.pool.subject.uid])) is not None]
 
     async def perform(self, plans: Sequence[PoolPlan]) -> None:
         """Write marks and sizes, then hand the status over to the desk and tell of new holds."""
-        await asyncio.gather(*(self._perform(plan) for plan in plans))
+        await asyncio.gather(*(self._performed(plan) for plan in plans))
         await self._reports.tell_news()
+
+    def _taken(self, subject: Subject, entry: Entry) -> Pool | None:
+        try:
+            return self._pool(subject, entry)
+        except Exception as fault:  # a spec or status that nothing here was made for must not stop the others
+            log.exception("%s could not be read", subject)
+            self._reports.fault(subject, entry.manifest["status"], entry.generation, fault)
+            return None
 
     def _pool(self, subject: Subject, entry: Entry) -> Pool | None:
         kept = self._kept.get(entry.uid)
@@ -193,6 +201,17 @@ class PoolRound:
         ]
         return rivals(claims, {})
 
+    def _seen(self, pool: Pool, size: int, index: PodIndex) -> _Seen | None:
+        try:
+            return self._look(pool, size, index)
+        except Exception as fault:  # one object's fault, whatever it is, must stay that object's
+            log.exception("%s could not be evaluated", pool.subject)
+            self._fault(pool, fault)
+            return None
+
+    def _fault(self, pool: Pool, fault: Exception) -> None:
+        self._reports.fault(pool.subject, pool.scaler.status, pool.scaler.generation, fault)
+
     def _look(self, pool: Pool, size: int, index: PodIndex) -> _Seen:
         nodes = pool_nodes(pool.scaler.spec, self._view.nodes())
         pool.kept.learned = learn_template(nodes, index) or pool.kept.learned
@@ -206,11 +225,18 @@ class PoolRound:
             observation = observe_pool(pool.scaler.spec, seen.size, seen.nodes, index, pending, planned)
             policy = pool_policy(pool.scaler.spec, pool.kept.learned)
             decision = decide_pool(policy, observation, pool.kept.memory, self._clock())
-        except Exception as fault:  # one object's fault, whatever it is, must stay that object's
+        except Exception as fault:  # as in _seen
             log.exception("%s could not be evaluated", pool.subject)
-            self._reports.fault(pool.subject, pool.scaler.status, pool.scaler.generation, fault)
+            self._fault(pool, fault)
             return None
         return PoolPlan(pool, decision, observation)
+
+    async def _performed(self, plan: PoolPlan) -> None:
+        try:
+            await self._perform(plan)
+        except Exception as fault:  # as in _seen
+            log.exception("%s could not be acted on", plan.pool.subject)
+            self._fault(plan.pool, fault)
 
     async def _perform(self, plan: PoolPlan) -> None:
         if not plan.pool.acts:

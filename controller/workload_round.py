@@ -132,7 +132,7 @@ class WorkloadRound:
         for (namespace, name), entry in list(entries.items()):
             if not entry.deleting:
                 subject = Subject(WORKLOADS, namespace, name, entry.uid)
-                workload = self._workload(subject, entry)
+                workload = self._taken(subject, entry)
                 if workload is not None and workload.scaler.spec.mode != "Off":
                     found.append(workload)
         return found
@@ -176,8 +176,16 @@ class WorkloadRound:
 
     async def perform(self, plans: Sequence[Plan]) -> None:
         """Write the sizes, then hand the status over to the desk and tell of new holds."""
-        await asyncio.gather(*(self._perform(plan) for plan in plans))
+        await asyncio.gather(*(self._performed(plan) for plan in plans))
         await self._reports.tell_news()
+
+    def _taken(self, subject: Subject, entry: Entry) -> Workload | None:
+        try:
+            return self._workload(subject, entry)
+        except Exception as fault:  # a spec or status that nothing here was made for must not stop the others
+            log.exception("%s could not be read", subject)
+            self._reports.fault(subject, entry.manifest["status"], entry.generation, fault)
+            return None
 
     def _workload(self, subject: Subject, entry: Entry) -> Workload | None:
         kept = self._kept.get(entry.uid)
@@ -239,6 +247,15 @@ class WorkloadRound:
             clear=_survivors(pods, decision, target) if acts else (),
             planned=_planned(workload, decision, target, pods) if acts else None,
         )
+
+    async def _performed(self, plan: Plan) -> None:
+        try:
+            await self._perform(plan)
+        except Exception as fault:  # as in plan(): the writes of the others, and the pools, go on
+            workload = plan.workload
+            log.exception("%s could not be acted on", workload.subject)
+            workload.kept.said = None
+            self._reports.fault(workload.subject, workload.scaler.status, workload.scaler.generation, fault)
 
     async def _perform(self, plan: Plan) -> None:
         result = await self._resize(plan) if plan.resizes else None

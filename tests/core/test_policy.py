@@ -150,3 +150,8 @@ def test_shares_of_a_gpu_are_gpus_of_their_own_name() -> None:
     template = pool(template={"devices": {"count": 1}, "allocatable": {"nvidia.com/gpu": "4"}}).template
     assert template is not None
     assert template.allocatable == {"nvidia.com/gpu": 4000}
+
+
+@pytest.mark.parametrize("written", ["1e999", "9" * 40, "99999E"])
+def test_a_tolerance_beyond_all_measure_is_capped_as_kubernetes_caps_quantities(written: str) -> None:
+    assert 1e15 < fraction(written) <= 2**63

@@ -4,35 +4,10 @@ Why it exists: names, labels and units are read by the renderer, by the controll
 dashboards. All of them look here. Standard library only, so that any of them may import it.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from exporter import catalogue_boards as boards
+from exporter.metric import CONTAINER_LABELS, GPU_LABELS, Kind, Level, Metric, container_row, node_row
 
-Level = Literal["node", "container", "health", "self", "cluster", "nodepool", "model"]
-Kind = Literal["gauge", "counter"]
-
-GPU_LABELS = ("node", "uuid", "model")
-CONTAINER_LABELS = (*GPU_LABELS, "namespace", "pod", "container")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Metric:
-    """One family. ``unit`` "" = a plain number; ``labels`` in the printed order; compared by identity."""
-
-    name: str
-    level: Level
-    unit: str
-    kind: Kind
-    labels: tuple[str, ...]
-    help: str
-    source: str
-
-
-def _node(name: str, unit: str, help_text: str, source: str, *more_labels: str) -> Metric:
-    return Metric(name, "node", unit, "gauge", (*GPU_LABELS, *more_labels), help_text, source)
-
-
-def _container(name: str, unit: str, help_text: str, source: str) -> Metric:
-    return Metric(name, "container", unit, "gauge", CONTAINER_LABELS, help_text, source)
+__all__ = ["CONTAINER_LABELS", "GPU_LABELS", "Kind", "Level", "Metric"]
 
 
 def _health(
@@ -45,94 +20,99 @@ def _self(name: str, labels: tuple[str, ...], help_text: str, *, unit: str = "",
     return Metric(name, "self", unit, kind, labels, help_text, "prometheus_client")
 
 
-NODE_USAGE = _node(
+NODE_USAGE = node_row(
     "aom_node_gpu_usage",
     "percent",
     "Utilisation of the GPU: percent (0-100) of the driver's last sampling period in which a kernel ran.",
     "GpuReading.utilization_percent",
 )
-NODE_MEMORY_FREE = _node(
+NODE_MEMORY_FREE = node_row(
     "aom_node_gpu_memory_free_megabytes",
     "megabytes",
     "GPU memory that is free, by the driver's own figure. 1 MB = 2^20 bytes. Not the capacity.",
     "GpuReading.memory_free_bytes",
 )
-NODE_MEMORY_CAPACITY = _node(
+NODE_MEMORY_CAPACITY = node_row(
     "aom_node_gpu_memory_capacity_megabytes",
     "megabytes",
     "All memory of the GPU, the part that the driver reserves included. 1 MB = 2^20 bytes.",
     "GpuReading.memory_total_bytes",
 )
-NODE_MEMORY_USED = _node(
+NODE_MEMORY_USED = node_row(
     "aom_node_gpu_memory_used_megabytes",
     "megabytes",
     "GPU memory in use, without what the driver reserves for itself. 1 MB = 2^20 bytes.",
     "GpuReading.memory_used_bytes",
 )
-NODE_MEMORY_RESERVED = _node(
+NODE_MEMORY_RESERVED = node_row(
     "aom_node_gpu_memory_reserved_megabytes",
     "megabytes",
     "GPU memory that the driver reserves for itself. 1 MB = 2^20 bytes.",
     "GpuReading.memory_reserved_bytes",
 )
-NODE_MEMORY_USAGE = _node(
+NODE_MEMORY_USAGE = node_row(
     "aom_node_gpu_memory_usage",
     "percent",
     "Used memory in percent (0-100) of the capacity.",
     "GpuReading.memory_used_bytes / GpuReading.memory_total_bytes",
 )
-NODE_MEMORY_CONTROLLER_USAGE = _node(
+NODE_MEMORY_CONTROLLER_USAGE = node_row(
     "aom_node_gpu_memory_controller_usage",
     "percent",
     "Utilisation of the memory controller: percent (0-100) of the last sampling period in which memory was accessed.",
     "GpuReading.memory_utilization_percent",
 )
-NODE_TEMPERATURE = _node(
+NODE_TEMPERATURE = node_row(
     "aom_node_gpu_temperature_centigrade",
     "centigrade",
     "Temperature of the GPU in degrees Celsius.",
     "GpuReading.temperature_celsius",
 )
-NODE_POWER = _node(
+NODE_POWER = node_row(
     "aom_node_gpu_power_watts", "watts", "Power that the board draws, in watts.", "GpuReading.power_watts"
 )
-NODE_INFO = _node(
+NODE_INFO = node_row(
     "aom_node_gpu_info",
     "",
-    "Always 1. Facts of the GPU that may change without its identity changing, such as its index.",
-    "GpuReading.index, Snapshot.driver_version",
+    "Always 1. What the GPU is beside its identity: where it sits, and its versions. An empty label is not known.",
+    "GpuReading.index, Snapshot.driver_version, GpuReading.facts",
     "index",
     "driver_version",
+    "minor_number",
+    "pci_bus_id",
+    "serial",
+    "vbios_version",
+    "architecture",
 )
 
-CONTAINER_USAGE = _container(
+CONTAINER_USAGE = container_row(
     "aom_container_gpu_usage",
     "percent",
     "Utilisation of the GPU by the container in percent (0-100): the GPU's own where the container holds it alone, "
     "else the sum over its processes, at most 100. Absent where it cannot be told apart.",
     "GpuReading.utilization_percent or ProcessReading.utilization_percent",
 )
-CONTAINER_MEMORY_FREE = _container(
+CONTAINER_MEMORY_FREE = container_row(
     "aom_container_gpu_memory_free_megabytes",
     "megabytes",
     "Memory the container can still take: capacity - reserved by the driver - used by the container. Only where it "
     "holds the GPU alone. 1 MB = 2^20 bytes. Not the capacity.",
     "GpuReading.memory_total_bytes - GpuReading.memory_reserved_bytes - used",
 )
-CONTAINER_MEMORY_CAPACITY = _container(
+CONTAINER_MEMORY_CAPACITY = container_row(
     "aom_container_gpu_memory_capacity_megabytes",
     "megabytes",
     "All memory of the GPU, where the container holds it alone, so that sums are true. 1 MB = 2^20 bytes.",
     "GpuReading.memory_total_bytes",
 )
-CONTAINER_MEMORY_USED = _container(
+CONTAINER_MEMORY_USED = container_row(
     "aom_container_gpu_memory_used_megabytes",
     "megabytes",
     "Memory the container uses on the GPU: the sum over its processes where the driver tells it, else, where the "
     "container holds the GPU alone, the GPU's used memory. 1 MB = 2^20 bytes.",
     "ProcessReading.memory_used_bytes or GpuReading.memory_used_bytes",
 )
-CONTAINER_MEMORY_USAGE = _container(
+CONTAINER_MEMORY_USAGE = container_row(
     "aom_container_gpu_memory_usage",
     "percent",
     "Memory the container uses in percent (0-100) of the whole GPU's capacity.",
@@ -220,7 +200,9 @@ NODE: tuple[Metric, ...] = (
     NODE_TEMPERATURE,
     NODE_POWER,
     NODE_INFO,
+    *boards.NODE,
 )
+MIG: tuple[Metric, ...] = boards.MIG
 CONTAINER: tuple[Metric, ...] = (
     CONTAINER_USAGE,
     CONTAINER_MEMORY_FREE,
@@ -258,7 +240,7 @@ SELF: tuple[Metric, ...] = (
         "python_info", ("implementation", "major", "minor", "patchlevel", "version"), "Always 1. The Python it runs on."
     ),
 )
-CATALOGUE: tuple[Metric, ...] = (*NODE, *CONTAINER, *HEALTH, *SELF)
+CATALOGUE: tuple[Metric, ...] = (*NODE, *MIG, *CONTAINER, *HEALTH, *SELF)
 """Every row that the exporter publishes, in the order in which it is printed."""
 
 

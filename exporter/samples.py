@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from exporter import catalogue as c
+from exporter import samples_boards
 from exporter.exposition import Families, Labels
 from exporter.readings import AbsentReason, Allocation, GpuReading, Snapshot, SourceState
 
@@ -29,6 +30,9 @@ NODE_FIELDS: tuple[tuple[str, c.Metric, float, float, float], ...] = (
 )
 # these are parts of the total: more than the total cannot be true
 _PARTS_OF_TOTAL = ("memory_free_bytes", "memory_used_bytes", "memory_reserved_bytes")
+
+_NODE_FIELD_NAMES = frozenset(row[0] for row in NODE_FIELDS)
+_INFO_FACTS = c.NODE_INFO.labels[c.NODE_INFO.labels.index("driver_version") + 1 :]
 
 # why a container's use of a device is not published: labels of gpuscale_container_attribution
 SHARED_GPU = "shared_gpu"
@@ -98,8 +102,18 @@ def _gpu_values(gpu: GpuReading, node: str, driver: str, health: _Samples, value
     used_percent = _percent(believed["memory_used_bytes"], believed["memory_total_bytes"])
     if used_percent is not None:
         values[c.NODE_MEMORY_USAGE][labels] = used_percent
-    values[c.NODE_INFO][(*labels, str(gpu.index), driver)] = 1
+    values[c.NODE_INFO][(*labels, str(gpu.index), driver, *(gpu.facts.get(fact, "") for fact in _INFO_FACTS))] = 1
+    _further(gpu, node, health, values)
     return dataclasses.replace(gpu, **believed)
+
+
+def _further(gpu: GpuReading, node: str, health: _Samples, values: _Samples) -> None:
+    wrong = samples_boards.board(gpu, node, values)
+    samples_boards.instances(gpu, node, values)
+    why = dict.fromkeys(wrong, AbsentReason.OUT_OF_RANGE.value)
+    why |= {field: reason.value for field, reason in gpu.absent.items() if field not in _NODE_FIELD_NAMES}
+    for field, reason in why.items():
+        health[c.GPU_CAPABILITY][(node, gpu.uuid, field, reason)] = 0
 
 
 def _limit(field: str, gpu: GpuReading, largest: float) -> float:

@@ -4,16 +4,29 @@ Why it exists: the exporter, and all that reads it, can be run, tested and shown
 one seam of every simulation; it is read again at each poll, so that whoever writes it moves the world.
 """
 
+import dataclasses
 import json
 import math
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exporter.readings import AbsentReason, Allocation, GpuReading, ProcessReading, SourceState
+from exporter.checked import Checked
+from exporter.readings import (
+    AbsentReason,
+    Allocation,
+    EccReading,
+    GpuReading,
+    MigReading,
+    NvlinkReading,
+    ProcessReading,
+    RepairReading,
+    SourceState,
+    XidReading,
+)
 
 SPEC = re.compile(r"(?P<count>[1-9][0-9]{0,2})x(?P<model>[A-Za-z][A-Za-z0-9-]*)")
 SPEC_DRIVER = "550.54.15"
@@ -155,7 +168,7 @@ def parse(content: bytes) -> World:
     if not isinstance(document, dict):
         raise SimulationError("must hold a JSON object with devices, processes and allocations")
     faults: list[str] = []
-    checked = _Checked(document, "", faults)
+    checked = Checked(document, "", faults)
     checked.only("driver", "devices", "processes", "allocations")
     driver = checked.text("driver", "")
     processes = [_process(item) for item in checked.items("processes")] if "processes" in document else None
@@ -167,26 +180,39 @@ def parse(content: bytes) -> World:
     return World(driver, gpus, allocations)
 
 
-def _device(item: "_Checked", position: int, processes: Sequence[ProcessReading] | None) -> GpuReading:
-    item.only("uuid", "index", "name", "fault", *_BYTES, *_NUMBERS)
+def _device(item: Checked, position: int, processes: Sequence[ProcessReading] | None) -> GpuReading:
+    item.only("uuid", "index", "name", "fault", *_BYTES, *_NUMBERS, *_SCALARS, *_NESTED)
     identity = (item.text("uuid"), item.whole("index", position) or 0, item.text("name", "GPU"))
     sizes = {field: item.whole(field, None) for field in _BYTES}
     numbers = {field: item.number(field) for field in _NUMBERS}
+    further = item.typed(GpuReading, *_SCALARS) | _nested(item)
     if fault := item.reason("fault"):
         return GpuReading(*identity, fault=fault)
     total, used = sizes["memory_total_bytes"], sizes["memory_used_bytes"]
     if sizes["memory_free_bytes"] is None and total is not None and used is not None:
         sizes["memory_free_bytes"] = total - used - (sizes["memory_reserved_bytes"] or 0)
     fields: dict[str, Any] = {**sizes, **numbers}
+    values = fields | further
     return GpuReading(
         *identity,
-        **fields,
+        **values,
         processes=None if processes is None else tuple(p for p in processes if p.gpu_uuid == identity[0]),
         absent={field: AbsentReason.NOT_SUPPORTED for field, value in fields.items() if value is None},
     )
 
 
-def _process(item: "_Checked") -> ProcessReading:
+def _nested(item: Checked) -> dict[str, Any]:
+    return {
+        "ecc": item.part("ecc", EccReading),
+        "repair": item.part("repair", RepairReading),
+        "nvlinks": item.parts("nvlinks", NvlinkReading),
+        "xids": item.parts("xids", XidReading),
+        "mig": item.parts("mig", MigReading) or (),
+        "facts": item.words("facts"),
+    }
+
+
+def _process(item: Checked) -> ProcessReading:
     item.only("pid", "gpu_uuid", "memory_used_bytes", "utilization_percent", "name")
     return ProcessReading(
         pid=item.whole("pid") or 0,
@@ -197,7 +223,7 @@ def _process(item: "_Checked") -> ProcessReading:
     )
 
 
-def _allocation(item: "_Checked") -> Allocation:
+def _allocation(item: Checked) -> Allocation:
     item.only("namespace", "pod", "container", "resource", "device_ids", "pids")
     return Allocation(
         namespace=item.text("namespace"),
@@ -222,94 +248,11 @@ def _references(gpus: Sequence[GpuReading], processes: Sequence[ProcessReading],
 
 _BYTES = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
 _NUMBERS = ("utilization_percent", "memory_utilization_percent", "temperature_celsius", "power_watts")
-_REQUIRED = object()
-
-
-class _Checked:
-    """A JSON object whose fields are taken by type; each that does not fit is added to the faults with its path."""
-
-    def __init__(self, values: Mapping[str, object], path: str, faults: list[str]) -> None:
-        self._values = values
-        self._path = path
-        self._faults = faults
-
-    def only(self, *keys: str) -> None:
-        for key in self._values:
-            if key not in keys:
-                self._fault(key, f"is not known, only {', '.join(keys)} are")
-
-    def text(self, key: str, default: object = _REQUIRED) -> str:
-        value = self._take(key, default)
-        if isinstance(value, str) and (value or default is not _REQUIRED):
-            return value
-        self._fault(key, "must be text" if default is not _REQUIRED else "must be non-empty text")
-        return ""
-
-    def whole(self, key: str, default: object = _REQUIRED) -> int | None:
-        value = self._take(key, default)
-        if value is None and default is None:
-            return None
-        if isinstance(value, int | float) and not isinstance(value, bool) and _is_whole(value):
-            return int(value)
-        self._fault(key, "must be a whole number")
-        return None
-
-    def number(self, key: str) -> float | None:
-        value = self._take(key, None)
-        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-            return value
-        self._fault(key, "must be a number")
-        return None
-
-    def reason(self, key: str) -> AbsentReason | None:
-        value = self._take(key, None)
-        if value is None:
-            return None
-        if isinstance(value, str) and value in set(AbsentReason):
-            return AbsentReason(value)
-        self._fault(key, f"must be null or one of {', '.join(AbsentReason)}")
-        return None
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        value = self._take(key, _REQUIRED)
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            return tuple(value)
-        self._fault(key, "must be a list of texts")
-        return ()
-
-    def wholes(self, key: str) -> tuple[int, ...] | None:
-        value = self._take(key, None)
-        if value is None:
-            return None
-        if isinstance(value, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in value):
-            return tuple(value)
-        self._fault(key, "must be null or a list of whole numbers")
-        return None
-
-    def items(self, key: str) -> list["_Checked"]:
-        value = self._take(key, [])
-        if not isinstance(value, list):
-            self._fault(key, "must be a list of objects")
-            return []
-        found = []
-        for index, item in enumerate(value):
-            path = f"{self._path}{key}[{index}]"
-            if isinstance(item, dict):
-                found.append(_Checked(item, f"{path}.", self._faults))
-            else:
-                self._faults.append(f"{path}: must be an object")
-        return found
-
-    def _take(self, key: str, default: object) -> object:
-        value = self._values.get(key)
-        return default if value is None else value
-
-    def _fault(self, key: str, complaint: str) -> None:
-        shown = f", not {self._values[key]!r:.60}" if key in self._values and complaint.startswith("must") else ""
-        owner = self._values.get("uuid")
-        named = f" ({owner})" if isinstance(owner, str) and key != "uuid" else ""
-        self._faults.append(f"{self._path}{key}{named}: {complaint}{shown}")
-
-
-def _is_whole(value: float) -> bool:
-    return math.isfinite(value) and value == int(value)
+_NESTED = ("ecc", "repair", "nvlinks", "xids", "mig", "facts")
+_NOT_SIMULATED = {"uuid", "index", "name", "processes", "fault", "absent", "read_seconds"}
+# every plain field that GpuReading has beside those above: one that is absent from the file is just not known
+_SCALARS = tuple(
+    field.name
+    for field in dataclasses.fields(GpuReading)
+    if field.name not in {*_BYTES, *_NUMBERS, *_NESTED, *_NOT_SIMULATED}
+)

@@ -53,9 +53,13 @@ def wire(settings: Settings) -> tuple[Source, AllocationSource]:
     return NvmlSource(settings.deadline), KubeletAllocations(settings.kubelet_socket, settings.deadline)
 
 
+def _poller(settings: Settings, source: Source, allocations: AllocationSource) -> Poller:
+    return Poller(source, allocations, settings.node, settings.poll_seconds, health_policy=settings.health_policy)
+
+
 async def once(settings: Settings, source: Source, allocations: AllocationSource) -> int:
     """Poll once and print what a scrape would get."""
-    publication = await Poller(source, allocations, settings.node, settings.poll_seconds).poll()
+    publication = await _poller(settings, source, allocations).poll()
     sys.stdout.write(publication.fresh.plain.decode())
     sys.stdout.flush()
     await _close(source, allocations)
@@ -65,7 +69,7 @@ async def once(settings: Settings, source: Source, allocations: AllocationSource
 async def serve(settings: Settings, source: Source, allocations: AllocationSource) -> int:
     """Poll and serve until SIGTERM or SIGINT. Raises OSError if the address cannot be served on."""
     stop = asyncio.create_task(_told_to_stop())
-    poller = Poller(source, allocations, settings.node, settings.poll_seconds)
+    poller = _poller(settings, source, allocations)
     pages = Pages(lambda: poller.latest, settings.node, settings.stale_after_seconds)
     runner = web.AppRunner(pages.app(), access_log=None, shutdown_timeout=CLOSE_SECONDS / 2)
     await runner.setup()

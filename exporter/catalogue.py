@@ -164,6 +164,18 @@ CONTAINER_ATTRIBUTION = _health(
     "reason. uuid is the GPU's, or the id as the kubelet gives it where that names no GPU of this node.",
     "Allocation",
 )
+GPU_HEALTH = _health(
+    "gpuscale_gpu_health",
+    GPU_LABELS,
+    "Verdict on the GPU: 0 nothing wrong is known, 1 warning, 2 fatal: put no work on it. See docs/health.md.",
+    "exporter.health.judge",
+)
+GPU_HEALTH_REASON = _health(
+    "gpuscale_gpu_health_reason",
+    (*GPU_LABELS, "reason"),
+    "One series for each thing that is wrong with the GPU, with its level: 1 warning, 2 fatal.",
+    "exporter.health.judge",
+)
 SNAPSHOT_TIMESTAMP = _health(
     "gpuscale_snapshot_timestamp_seconds",
     ("node",),
@@ -219,6 +231,8 @@ HEALTH: tuple[Metric, ...] = (
     GPU_ABSENT,
     GPU_CAPABILITY,
     GPU_READ_SECONDS,
+    GPU_HEALTH,
+    GPU_HEALTH_REASON,
     CONTAINER_ATTRIBUTION,
     SNAPSHOT_TIMESTAMP,
     POLL_DURATION,

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from exporter import catalogue
 from exporter.exposition import Body, Families, Renderer, finish
+from exporter.health import DEFAULT_POLICY, HealthPolicy
 from exporter.process_metrics import ProcessMetrics
 from exporter.readings import AbsentReason, Allocation, GpuReading, Snapshot, SourceState
 from exporter.samples import collect, withdrawn
@@ -70,6 +71,7 @@ class Poller:
         period_seconds: float,
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        health_policy: HealthPolicy = DEFAULT_POLICY,
     ) -> None:
         self.latest: Publication | None = None
         self._source = source
@@ -78,6 +80,7 @@ class Poller:
         self._period = period_seconds
         self._wall = wall
         self._monotonic = monotonic
+        self._health_policy = health_policy
         self._own = ProcessMetrics()
         self._renderer = Renderer()
         self._stale_renderer = Renderer()
@@ -141,7 +144,7 @@ class Poller:
         )
 
     def _publish(self, snapshot: Snapshot, began: float) -> Publication:
-        health, values = collect(snapshot, self._node)
+        health, values = collect(snapshot, self._node, self._health_policy)
         self._tell_gpus(health)
         stale_health, _ = collect(withdrawn(snapshot), self._node)
         fresh = self._renderer.render({**values, **health}) + self._own.render()

@@ -12,6 +12,7 @@ from typing import Any
 from exporter import catalogue as c
 from exporter import samples_boards
 from exporter.exposition import Families, Labels
+from exporter.health import DEFAULT_POLICY, HealthPolicy, Verdict, judge
 from exporter.readings import AbsentReason, Allocation, GpuReading, Snapshot, SourceState
 
 BYTES_PER_MEGABYTE = 2**20
@@ -45,7 +46,7 @@ _Samples = dict[c.Metric, dict[Labels, float]]
 _Holder = tuple[str, str, str]  # namespace, pod, container
 
 
-def collect(snapshot: Snapshot, node: str) -> tuple[Families, Families]:
+def collect(snapshot: Snapshot, node: str, health_policy: HealthPolicy = DEFAULT_POLICY) -> tuple[Families, Families]:
     """Return the samples of health, and those of values (node and container families), of one node at one moment."""
     health: _Samples = defaultdict(dict)
     values: _Samples = defaultdict(dict)
@@ -53,6 +54,7 @@ def collect(snapshot: Snapshot, node: str) -> tuple[Families, Families]:
     known: dict[str, GpuReading] = {}
     for gpu in snapshot.gpus:
         _gpu_health(gpu, node, health)
+        _verdict(judge(gpu, snapshot.taken_at, health_policy), (node, gpu.uuid, gpu.name), health)
         if gpu.fault is None:
             known[gpu.uuid] = _gpu_values(gpu, node, snapshot.driver_version, health, values)
     _containers(snapshot, node, known, health, values)
@@ -84,6 +86,14 @@ def _gpu_health(gpu: GpuReading, node: str, health: _Samples) -> None:
         health[c.GPU_ABSENT][(*labels, gpu.fault.value)] = 1
     if gpu.fault is None or gpu.read_seconds:
         health[c.GPU_READ_SECONDS][(node, gpu.uuid)] = gpu.read_seconds
+
+
+def _verdict(verdict: Verdict | None, labels: Labels, health: _Samples) -> None:
+    if verdict is None:
+        return
+    health[c.GPU_HEALTH][labels] = int(verdict.level)
+    for finding in verdict.findings:
+        health[c.GPU_HEALTH_REASON][(*labels, finding.reason)] = int(finding.level)
 
 
 def _gpu_values(gpu: GpuReading, node: str, driver: str, health: _Samples, values: _Samples) -> GpuReading:

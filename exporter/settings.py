@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from exporter.health import HealthPolicy
 from exporter.simulated import MODELS, SPEC
 
 ENVIRONMENT_PREFIX = "GPUSCALE_EXPORTER_"
@@ -82,6 +83,13 @@ def _level(text: str) -> str:
     return text.lower()
 
 
+def _xids(text: str) -> frozenset[int]:
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    if not all(part.isdecimal() and part.isascii() and len(part) < 10 for part in parts):
+        raise ValueError('must be Xid numbers separated by commas, such as 74,79, or "" for none')
+    return frozenset(int(part) for part in parts)
+
+
 def _setting(default: str, help_text: str, convert: Callable[[str], object]) -> Any:
     metadata = {"default": default, "help": help_text, "convert": convert}
     return dataclasses.field(default=convert(default), metadata=metadata)
@@ -107,6 +115,11 @@ class Settings:
     kubelet_socket: str = _setting(
         "/var/lib/kubelet/pod-resources/kubelet.sock", 'socket of the pod-resources API; "" = no container series', str
     )
+    fatal_xids: frozenset[int] = _setting("74,79", "Xids that make a GPU's health fatal", _xids)
+    ignored_xids: frozenset[int] = _setting(
+        "13,31,43,45,68,109,137", "Xids of applications, which say nothing of the GPU's health", _xids
+    )
+    xid_window_seconds: float = _setting("3600", "how long an Xid counts after it last came", _seconds(1))
     once: bool = _setting("false", "poll once, print what a scrape would get, and exit", _yes_no)
     log_level: str = _setting("info", f"one of {', '.join(LOG_LEVELS)}", _level)
 
@@ -114,6 +127,11 @@ class Settings:
     def deadline(self) -> float:
         """Seconds one GPU or the kubelet may take. A poll that waits that long still ends before values go stale."""
         return self.deadline_seconds or (self.stale_polls - 1) * self.poll_seconds / 2
+
+    @property
+    def health_policy(self) -> HealthPolicy:
+        """What makes a GPU unhealthy."""
+        return HealthPolicy(self.fatal_xids, self.ignored_xids, self.xid_window_seconds)
 
     @property
     def stale_after_seconds(self) -> float:

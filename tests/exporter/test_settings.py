@@ -31,6 +31,9 @@ def test_each_setting_has_a_flag_and_a_variable_and_the_flag_wins(field: datacla
         "simulate": ("2xT4", "./world.json"),
         "log_level": ("debug", "error"),
         "once": ("false", "true"),
+        "fatal_xids": ("74", "48, 79"),
+        "ignored_xids": ("", "13"),
+        "xid_window_seconds": ("60", "600"),
     }
     by_variable, by_flag = samples.get(field.name, ("from-variable", "from-flag"))
     environment = {f"GPUSCALE_EXPORTER_{field.name.upper()}": by_variable}
@@ -101,3 +104,13 @@ def test_a_poll_that_waits_to_its_deadline_still_ends_before_values_go_stale() -
     assert Settings(poll_seconds=0.1).deadline < 0.2
     assert "--deadline-seconds must be below 2" in refused("--deadline-seconds", "2")[0]
     assert parse(["--deadline-seconds", "1.9"], {}).deadline == 1.9
+
+
+@pytest.mark.parametrize("text", ["x", "74;79", "74,", "-1", "7.5", "99999999999"])
+def test_a_list_of_xids_that_is_none_is_refused(text: str) -> None:
+    assert refused("--fatal-xids", text)[0].startswith("--fatal-xids must be Xid numbers")
+
+
+def test_the_health_policy_is_made_of_its_settings() -> None:
+    policy = parse(["--fatal-xids", "48", "--ignored-xids", "", "--xid-window-seconds", "60"], {}).health_policy
+    assert (policy.fatal_xids, policy.ignored_xids, policy.xid_window_seconds) == ({48}, set(), 60)

@@ -43,8 +43,7 @@ async def test_a_shrink_takes_the_marked_node_and_without_a_mark_the_newest(clus
         names = sorted(node["metadata"]["name"] for node in nodes)
         await cluster.patch(NODE, names[0], {"metadata": {"annotations": {cloud.REMOVE_MARK: "true"}}})
         for size, left in ((2, names[1:]), (1, names[1:2])):
-            scale = await cluster.get_scale(cloud.POOL, "shrink")
-            await cluster.patch_scale(cloud.POOL, "shrink", None, size, scale.resource_version)
+            await cluster.patch(cloud.POOL, "shrink", {"spec": {"replicas": size}}, subresource="scale")
             nodes = await until(lambda: nodes_of(cluster, "shrink"), lambda nodes, size=size: len(nodes) == size)
             assert sorted(node["metadata"]["name"] for node in nodes) == left
 

@@ -1,7 +1,10 @@
 """The operator beside what goes wrong in real clusters: an API server that dies, a successor, a user's own hand."""
 
 import asyncio
+import contextlib
+import itertools
 import signal
+from collections.abc import AsyncIterator
 from typing import Any
 
 from controller.cluster import ApiError, Cluster
@@ -14,6 +17,7 @@ from tests.realparts.controlplane import ControlPlane
 from tests.realparts.machines import Machines
 
 OUTAGE_SECONDS = 10.0
+QUICK = {direction: {"stabilizationWindowSeconds": 0} for direction in ("scaleUp", "scaleDown")}
 QUICK_LEASE = ("--lease-duration", "6", "--renew-deadline", "4", "--retry-period", "1")
 
 
@@ -75,7 +79,9 @@ async def test_an_upgrade_has_never_two_writers(
         operators.start("new", *QUICK_LEASE)
         await operators.passes(2, "new")
         old.end()
-        await until(lambda: size(cluster, space), lambda now: now == 6)
+        machines.work[space, "llm"] = 60.0
+        await cluster.patch(WORKLOADS, "llm", {"spec": {"behavior": QUICK}}, space)
+        await until(lambda: size(cluster, space), lambda now: now == 1)
         one_after_the_other(list(operators.writes("old")), list(operators.writes("new")))
 
 
@@ -103,6 +109,23 @@ def one_after_the_other(first: list[Write], second: list[Write]) -> None:
     assert first[-1].at < second[0].at, (first[-1], second[0])
 
 
+@contextlib.asynccontextmanager
+async def touching(cluster: Cluster, space: str) -> AsyncIterator[None]:
+    """Let somebody write to the workload all the time, so that what was read is old a moment later."""
+
+    async def touch() -> None:
+        for number in itertools.count():
+            body = {"metadata": {"annotations": {"example.com/touched": str(number)}}}
+            await cluster.patch(cloud.DEPLOYMENT, "llm", body, space)
+
+    task = asyncio.create_task(touch())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
 async def test_kubectl_scale_at_the_same_time_is_a_conflict_that_is_decided_again(
     cluster: Cluster, space: str, machines: Machines, operators: Operators, kubectl: Kubectl
 ) -> None:
@@ -112,14 +135,16 @@ async def test_kubectl_scale_at_the_same_time_is_a_conflict_that_is_decided_agai
         await until(lambda: acting(cluster, space), bool)
         machines.work[space, "llm"] = 1000.0
 
-        def by_hand() -> bool:
-            kubectl("scale", "deployment", "llm", "-n", space, "--replicas=3")
-            return any(write.code == 409 for write in operators.scale_writes())
+        async with touching(cluster, space):
 
-        async def conflict() -> bool:
-            return await asyncio.to_thread(by_hand)
+            def by_hand() -> bool:
+                kubectl("scale", "deployment", "llm", "-n", space, "--replicas=3")
+                return any(write.code == 409 for write in operators.scale_writes())
 
-        await until(conflict, bool)
+            async def conflict() -> bool:
+                return await asyncio.to_thread(by_hand)
+
+            await until(conflict, bool)
         await until(lambda: size(cluster, space), lambda now: now == 5)
         seen = await until(
             lambda: cluster.get(WORKLOADS, "llm", space), lambda one: one["status"]["desiredReplicas"] == 5

@@ -84,8 +84,10 @@ class Machines:
 
     async def step(self) -> None:
         """Write what each GPU does, start and end exporters. Raises ApiError."""
-        pods = [pod for pod in (await self.cluster.list(POD)).items if pod.get("status", {}).get("phase") == "Running"]
+        known = (await self.cluster.list(POD)).items
         nodes = {node["metadata"]["name"]: _gpus(node) for node in (await self.cluster.list(NODE)).items}
+        # a machine that is gone runs nothing; Kubernetes forgets its pods up to a minute later
+        pods = [pod for pod in known if _runs(pod) and pod["spec"]["nodeName"] in nodes]
         workers = [pod for pod in pods if _asked(pod)]
         self._allocate(workers, nodes)
         busy, now = self._busy(workers), time.time()
@@ -188,6 +190,10 @@ def _gpus(node: Object) -> int:
 def _asked(pod: Object) -> int:
     limits = [container.get("resources", {}).get("limits", {}) for container in pod["spec"]["containers"]]
     return sum(int(limit.get(GPU, 0)) for limit in limits)
+
+
+def _runs(pod: Object) -> bool:
+    return bool(pod.get("status", {}).get("phase") == "Running")
 
 
 def _ready(pod: Object) -> bool:

@@ -75,10 +75,10 @@ class Prometheus:
         """Give what Grafana's ``label_values(metric, label)`` gives."""
         return list(await self._get(f"label/{label}/values", **{"match[]": metric}))
 
-    async def firing(self, alert: str) -> list[Mapping[str, str]]:
-        """Give the labels of each firing alert of this name."""
+    async def firing(self, alert: str) -> list[dict[str, Any]]:
+        """Give each firing alert of this name: labels and annotations."""
         alerts = (await self._get("alerts"))["alerts"]
-        return [one["labels"] for one in alerts if one["labels"]["alertname"] == alert and one["state"] == "firing"]
+        return [one for one in alerts if one["labels"]["alertname"] == alert and one["state"] == "firing"]
 
     async def _get(self, path: str, **words: str) -> Any:
         return await asyncio.to_thread(self._get_now, path, words)

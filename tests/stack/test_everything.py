@@ -48,15 +48,17 @@ async def test_load_rises_and_falls_and_all_parts_agree(
 
         machines.lost.add("GPU-spare-1-1")
         lost = await until(lambda: prometheus.firing("GPUUnhealthy"), bool)
-        assert [(alert["node"], alert["uuid"]) for alert in lost] == [("spare-1", "GPU-spare-1-1")]
+        assert [alert["labels"]["uuid"] for alert in lost] == ["GPU-spare-1-1"]
+        assert "reason: lost." in " ".join(lost[0]["annotations"]["description"].split())
         await agreement()
         await until(lambda: _panels_without_data(prometheus), lambda silent: not silent)
+        await _labels_are_kept(prometheus, space)
         machines.lost.clear()
         await until(lambda: prometheus.firing("GPUUnhealthy"), lambda alerts: not alerts)
 
         machines.silence("spare-1")
         missing = await until(lambda: prometheus.firing("GPUMetricsMissing"), bool)
-        assert [alert["node"] for alert in missing] == ["spare-1"]
+        assert [alert["labels"]["node"] for alert in missing] == ["spare-1"]
         machines.wake("spare-1")
         await until(lambda: prometheus.firing("GPUMetricsMissing"), lambda alerts: not alerts)
         assert await scenery.sizes(cluster, space, "direct", "asked") == {"direct": (5, 5), "asked": (4, 4)}
@@ -86,6 +88,18 @@ async def _build(stack: contextlib.AsyncExitStack, cluster: Cluster, space: str,
         scenery.by_scrape(nowhere),
     ):
         await cluster.create(WORKLOADS, scaler, space)
+
+
+async def _labels_are_kept(prometheus: Prometheus, space: str) -> None:
+    """What a target is called by must not replace what its series are about, and must be there for all others."""
+    told = await prometheus.query('aom_container_gpu_usage{pod=~"quiet-.*"}')
+    assert [(one.labels["namespace"], one.labels["container"]) for one in told] == [(space, "server")]
+    own = await prometheus.query('aom_node_gpu_usage{uuid="GPU-spare-1-0"}')
+    assert [one.labels["container"] for one in own] == ["exporter"]
+    decided = await prometheus.query("gpuscale_desired_replicas")
+    found = {(one.labels["kind"], one.labels.get("namespace"), one.labels["name"]) for one in decided}
+    assert ("GPUWorkloadScaler", space, "direct") in found
+    assert ("GPUNodePoolScaler", None, "gpu") in found
 
 
 async def _panels_without_data(prometheus: Prometheus) -> list[str]:

@@ -1,7 +1,10 @@
 """``gpuscale``: one command, a few verbs. Each verb's module is imported only when it is asked for."""
 
 import argparse
+import contextlib
 import importlib
+import importlib.metadata
+import io
 import sys
 from collections.abc import Sequence
 
@@ -17,6 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Dispatch to the verb's ``add_arguments`` and ``main``. Exit code 2 = bad usage or unreadable input."""
     words = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="gpuscale", description="Scale GPU workloads and node pools.")
+    parser.add_argument("--version", action="version", version=f"gpuscale {version()}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     asked = next((word for word in words if word in VERBS), None)
     for verb, (module_name, summary) in VERBS.items():
@@ -26,7 +30,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             module.add_arguments(verb_parser)
             verb_parser.set_defaults(run=module.main)
     args = parser.parse_args(words)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name from a file may hold what this terminal can't show
+            stream.reconfigure(errors="backslashreplace")
     return int(args.run(args))
+
+
+def version() -> str:
+    """Give the version that is installed; "unknown" for a bare checkout."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version("gpuscale")
+    return "unknown"
 
 
 if __name__ == "__main__":

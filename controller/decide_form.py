@@ -94,7 +94,7 @@ class IdleForm:
     """When a target counts as idle."""
 
     after_seconds: Seconds = 600.0
-    max_utilization: Value = "5"
+    max_utilization: Amount = "5"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

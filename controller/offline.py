@@ -31,11 +31,13 @@ def main(args: argparse.Namespace) -> int:
     """Print the decisions. Exit code 2 = the file can't be read, or has faults (all are printed)."""
     try:
         document = yaml.safe_load(text_of(args.file))
+        made = decisions(document)
+    except RecursionError:
+        print(f"{args.file}: can't be read: it contains itself, or is nested too deeply", file=sys.stderr)
+        return 2
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         print(f"{args.file}: can't be read: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    try:
-        made = decisions(document)
     except Invalid as invalid:
         for fault in invalid.faults:
             print(f"{args.file}: {fault}", file=sys.stderr)

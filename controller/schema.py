@@ -6,6 +6,7 @@ the parser that the operator, the emulator and the offline commands use are both
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
@@ -235,13 +236,22 @@ def _one_of(shape: Shape) -> str:
 
 
 def _number(shape: Shape, value: object, path: str, reading: _Reading) -> object:
-    allowed = (int,) if shape.kind == "integer" else (int, float)
     bounds = shape.mark(Range) or Range()
-    fits = isinstance(value, allowed) and not isinstance(value, bool) and _inside(value, bounds)
-    if fits:
-        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and _finite(value) and _inside(value, bounds):
+        if shape.kind == "number":
+            return value
+        if value == int(value):  # 3.0 is a whole number, as in JSON schema
+            return int(value)
     kind = "a whole number" if shape.kind == "integer" else "a number"
     return reading.bad(path, f"must be {kind}{_bounds_text(bounds)}; here it is {_show(value)}")
+
+
+def _finite(value: float) -> bool:
+    """Tell what can be calculated with from infinity, NaN and integers that no float can hold."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _inside(value: float, bounds: Range) -> bool:

@@ -5,7 +5,8 @@ same code as a live decision from the policy on.
 """
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +43,7 @@ from controller.decide_form import (
 )
 from controller.policy import PolicyDefaults, workload_policy
 from controller.quantity import milli
-from controller.resources import API_VERSION, WORKLOAD_KIND, parse_workload_scaler
+from controller.resources import API_VERSION, HPA_KIND, WORKLOAD_KIND, parse_workload_scaler
 from controller.schema import Fault, Invalid, parse
 from controller.workload_spec import WorkloadSpec
 
@@ -108,6 +109,7 @@ def read(document: object) -> Situation:
     form = read_form({str(key): value for key, value in document.items() if key != "spec"}, faults)
     if spec is None or form is None:
         raise Invalid(faults)
+    _say_parts_of_replicas(form.memory or MemoryForm(), faults)
     policy = policy_of(spec, form.settings or SettingsForm())
     moments = moments_of(form, policy, faults)
     if faults:
@@ -121,7 +123,7 @@ def read_spec(written: object, faults: list[Fault]) -> WorkloadSpec | None:
         faults.append(Fault("spec", "is required: a scaler's or an HPA's spec, or the whole manifest"))
         return None
     if "kind" in written or "spec" in written:
-        manifest, path = dict(written), "spec."
+        manifest, path = dict(without_floats(written) if written.get("kind") == HPA_KIND else written), "spec."
         manifest.setdefault("metadata", {"name": "offline"})
     else:
         body = {"scaleTargetRef": PLACEHOLDER, **written}
@@ -162,6 +164,20 @@ def in_word(word: str, key: str) -> str:
     return word if word in AMOUNTS else key
 
 
+def without_floats(value: Any) -> Any:
+    """Give a copy of an HPA's manifest in which 0.5 is a quantity as text, as the API server takes it from there.
+
+    No field of an HPA is a float, while a scaler's own definition refuses a bare 0.5.
+    """
+    if isinstance(value, Mapping):
+        return {key: without_floats(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [without_floats(part) for part in value]
+    if not isinstance(value, float):
+        return value
+    return int(value) if value.is_integer() else number_text(value)
+
+
 def number_text(value: float) -> str:
     """Write a number as a quantity; NaN and infinities as such."""
     if isinstance(value, float) and math.isinf(value):
@@ -183,6 +199,17 @@ def policy_of(spec: WorkloadSpec, settings: SettingsForm) -> Policy:
     if settings.idle is None:
         return policy
     return replace(policy, idle=IdleRules(settings.idle.after_seconds, milli(settings.idle.max_utilization)))
+
+
+def _say_parts_of_replicas(form: MemoryForm, faults: list[Fault]) -> None:
+    """Add a fault for each entry of the memory whose number is no size or change of one."""
+    words = {"recommendations": form.recommendations, "upEvents": form.up_events, "downEvents": form.down_events}
+    for word, entries in words.items():
+        for index, (_, size) in enumerate(entries):
+            if size < 0 or size != int(size):
+                faults.append(
+                    Fault(f"memory.{word}[{index}][1]", f"must be a whole number from 0 on; here it is {size:g}")
+                )
 
 
 def memory_of(form: MemoryForm | None) -> Memory | None:
@@ -218,6 +245,7 @@ def moment_of(
     where = path if step.metrics is not None else ""
     written = form.pods if step.pods is None else step.pods
     pods = [pod for row in written for pod in expanded(row)]
+    _say_twins(pods, path if step.pods is not None else "", faults)
     born = form.now if step.pods is None else now
     floors = form.floors if step.floors is None else step.floors
     if len(readings) != len(policy.metrics):
@@ -232,11 +260,21 @@ def moment_of(
             reading_of(metric, reading, f"{where}metrics[{index}]", now, faults)
             for index, (metric, reading) in enumerate(zip(policy.metrics, readings, strict=False))
         ),
-        utilization={row.name: milli(row.utilization) for row in pods if row.utilization not in (None, "NaN")},
+        utilization={row.name: milli(row.utilization) for row in pods if is_number(row.utilization or "NaN")},
         floors=tuple(floor_of(floor) for floor in floors),
         idleness=idleness_of(step.idleness or form.idleness),
     )
     return Moment(now, target, observation)
+
+
+def _say_twins(pods: Sequence[PodForm], path: str, faults: list[Fault]) -> None:
+    """Add a fault for each name that several pods have: samples could not tell them apart."""
+    names = Counter(pod.name for pod in pods)
+    faults.extend(
+        Fault(f"{path}pods", f"must have names of their own; {times} are named {name}")
+        for name, times in names.items()
+        if times > 1 and not any(fault.path == f"{path}pods" for fault in faults)
+    )
 
 
 def expanded(row: PodForm) -> tuple[PodForm, ...]:

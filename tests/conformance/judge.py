@@ -32,7 +32,7 @@ def judge(case: Mapping[str, Any]) -> Verdict:
         want = wanted(case)
         made = decisions(form_of(case))
         return Verdict(name, obtained(case, made), want)
-    except (NotUnderstoodError, KeyError, TypeError, ValueError) as error:
+    except (NotUnderstoodError, LookupError, AttributeError, ArithmeticError, TypeError, ValueError) as error:
         faults = "; ".join(map(str, error.faults)) if isinstance(error, Invalid) else f"{error}"
         return Verdict(name, f"not understood: {faults}", str(case.get("want")))
 

@@ -37,6 +37,8 @@ def test_the_command_counts_and_says_what_differs(tmp_path: Path, capsys: pytest
         ("{kind: limitSideways, id: X1, want: 1}", "kind limitSideways is not understood"),
         ("{kind: combine, id: X1, replicas: 1, proposals: [1], moon: full, want: 1}", "moon: not understood"),
         ("{kind: metric, id: X1, source: Moon, target: {type: Value, value: 1}, want: 1}", "source Moon"),
+        ("{kind: gpu, id: X1, victims: [1], want: 1}", "not understood"),
+        ("{kind: gpu, id: X1, ready: [1], replicas: .inf, want: 1}", "not understood"),
     ],
 )
 def test_what_is_not_understood_is_named_and_fails(

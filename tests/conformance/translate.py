@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from controller.situation import without_floats
+
 Case = Mapping[str, Any]
 Form = dict[str, Any]
 
@@ -179,7 +181,7 @@ def combine_case(case: Case) -> Form:
 
 def limit_case(case: Case, side: str, proposal: int) -> Form:
     metrics, readings = proposals(proposal)
-    rules = {"stabilizationWindowSeconds": 0, **case["rules"]}
+    rules = {"stabilizationWindowSeconds": 0, **without_floats(case["rules"])}
     return {
         "spec": {
             "minReplicas": case.get("min", 0),
@@ -211,7 +213,7 @@ def sequence_case(case: Case) -> Form:
     metrics, _ = proposals(1)
     spec = {"minReplicas": case.get("min", 1), "maxReplicas": case["max"], "metrics": metrics}
     if "behavior" in case:
-        spec["behavior"] = case["behavior"]
+        spec["behavior"] = without_floats(case["behavior"])
     form = {
         "spec": spec,
         "target": {"replicas": case["replicas"]},

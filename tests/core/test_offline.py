@@ -3,6 +3,8 @@
 import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +201,72 @@ def test_warnings_victims_and_errors_are_printed(tmp_path: Path, capsys: pytest.
     spec = {"maxReplicas": 9, "metrics": [plain]}
     assert run(tmp_path, form(spec=spec, target={"replicas": 4}, pods=loading, metrics=readings)) == 0
     assert "warning: pods/q: the HPA proposes 3, the GPU rules 4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"now": float("nan")}, "now: must be a number; here it is NaN"),
+        ({"now": float("inf")}, "now: must be a number; here it is Infinity"),
+        ({"now": 10**400}, "now: must be a number; here it is 1000000"),
+        (
+            {"memory": {"upEvents": [[0, 1.5]]}},
+            "memory.upEvents[0][1]: must be a whole number from 0 on; here it is 1.5",
+        ),
+        ({"memory": {"recommendations": [[float("nan"), 1]]}}, "memory.recommendations[0][0]: must be a number"),
+        ({"settings": {"idle": {"maxUtilization": "NaN"}}}, "settings.idle.maxUtilization: must be a quantity"),
+        ({"target": {"replicas": 2.5}}, "target.replicas: must be a whole number from 0"),
+        (
+            {"pods": [{"name": "a"}, {"name": "b-0"}, {"name": "b", "count": 2}]},
+            "pods: must have names of their own; 2 are named b-0",
+        ),
+        (
+            {"steps": [{"at": 1, "pods": [{"name": "a"}, {"name": "a"}]}]},
+            "steps[0].pods: must have names of their own; 2 are named a",
+        ),
+    ],
+)
+def test_what_no_situation_can_have_is_said_with_its_path(more: dict[str, Any], said: str) -> None:
+    (fault,) = faults(form(**more))
+    assert fault.startswith(said)
+
+
+def test_a_whole_number_may_be_written_as_a_float() -> None:
+    assert decisions(form(target={"replicas": 2.0}))[0].observation.replicas == 2
+
+
+def test_a_utilisation_that_is_no_number_is_unknown() -> None:
+    (made,) = decisions(form(pods=[{"name": "a", "utilization": float("inf")}, {"name": "b", "utilization": 3}]))
+    assert made.observation.utilization == {"b": 3000}
+
+
+def test_an_hpa_may_bear_bare_fractions_as_the_api_server_takes_them_there() -> None:
+    spec = HPA["spec"] | {"behavior": {"scaleUp": {"tolerance": 0.5}}}
+    pods = [{"name": name, "requests": {"main": {"cpu": 1}}} for name in ("a", "b")]
+    (made,) = decisions(form(spec=HPA | {"spec": spec}, pods=pods, metrics=[{"samples": {"a": 1.1, "b": 1.1}}]))
+    assert made.decision.desired == 2
+    assert "tolerance: must be a quantity" in faults(form(spec=spec))[0]
+
+
+def test_a_document_that_contains_itself_is_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "a: &a [*a]") == 2
+    assert run(tmp_path, "[" * 5000) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+def test_a_name_that_the_terminal_cant_show_is_shown_by_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "situation.yaml"
+    path.write_text(json.dumps(form(pods=[{"name": "\ud800"}, {"name": "b"}])))
+    command = [sys.executable, "-m", "controller", "decide", "--file", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\ud800" in done.stdout
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("gpuscale ")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from exporter.dialects import Spoken
 from exporter.kubelet import KubeletAllocations
 from exporter.poller import AllocationSource, Poller, Source
 from exporter.server import Pages
@@ -54,7 +55,14 @@ def wire(settings: Settings) -> tuple[Source, AllocationSource]:
 
 
 def _poller(settings: Settings, source: Source, allocations: AllocationSource) -> Poller:
-    return Poller(source, allocations, settings.node, settings.poll_seconds, health_policy=settings.health_policy)
+    return Poller(
+        source,
+        allocations,
+        settings.node,
+        settings.poll_seconds,
+        health_policy=settings.health_policy,
+        spoken=Spoken(settings.dialect),
+    )
 
 
 async def once(settings: Settings, source: Source, allocations: AllocationSource) -> int:

@@ -5,7 +5,7 @@ so they are written once and kept; each poll then only adds the numbers.
 """
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from exporter.catalogue import CATALOGUE, Metric
@@ -60,20 +60,20 @@ def finish(texts: Texts) -> Body:
 class Renderer:
     """Families -> Texts. Keeps the written labels of the last call, and of no earlier one, so it cannot grow."""
 
-    def __init__(self) -> None:
+    def __init__(self, order: Sequence[Metric] = CATALOGUE) -> None:
         self._prefixes: dict[Metric, dict[Labels, str]] = {}
+        self._heads = {metric: _heads(metric) for metric in order}
 
     def render(self, families: Families) -> Texts:
-        """Every non-empty family, in the order of the catalogue, each with its HELP and TYPE."""
+        """Every non-empty family of ``order``, in that order, each with its HELP and TYPE."""
         kept: dict[Metric, dict[Labels, str]] = {}
         plain: list[str] = []
         openmetrics: list[str] = []
-        for metric in CATALOGUE:
+        for metric, heads in self._heads.items():
             rows = families.get(metric)
             if not rows:
                 continue
             lines, kept[metric] = self._lines(metric, rows)
-            heads = _HEADS[metric]
             plain += (heads.plain, lines)
             openmetrics += (heads.openmetrics, lines)
         self._prefixes = kept
@@ -96,20 +96,20 @@ def escape_label(value: str) -> str:
 def _prefix(metric: Metric, labels: Labels) -> str:
     if not labels:
         return metric.name + " "
-    pairs = zip(metric.labels, labels, strict=True)
+    pairs = [pair for pair in zip(metric.labels, labels, strict=True) if pair[1] or not metric.omit_empty]
     return metric.name + "{" + ",".join([f'{name}="{escape_label(value)}"' for name, value in pairs]) + "} "
 
 
 def _heads(metric: Metric) -> Texts:
     text = metric.help.replace("\\", r"\\").replace("\n", r"\n")
     plain = f"# HELP {metric.name} {text}\n# TYPE {metric.name} {metric.kind}\n"
-    family = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
+    counter = metric.kind == "counter"
+    family = metric.name.removesuffix("_total") if counter else metric.name
+    # OpenMetrics lets no sample of a counter be called other than its family and _total
+    kind = "unknown" if counter and family == metric.name else metric.kind
     unit = f"# UNIT {family} {metric.unit}\n" if metric.unit and family.endswith("_" + metric.unit) else ""
     quoted = text.replace('"', r"\"")
-    return Texts(plain, f"# HELP {family} {quoted}\n# TYPE {family} {metric.kind}\n{unit}")
-
-
-_HEADS: dict[Metric, Texts] = {metric: _heads(metric) for metric in CATALOGUE}
+    return Texts(plain, f"# HELP {family} {quoted}\n# TYPE {family} {kind}\n{unit}")
 
 
 def _gzip(data: bytes) -> bytes:

@@ -25,6 +25,8 @@ class Metric:
     labels: tuple[str, ...]
     help: str
     source: str
+    omit_empty: bool = False
+    """Leave labels out where they are empty, as the exporters do whose names a dialect speaks."""
 
 
 def node_row(name: str, unit: str, help_text: str, source: str, *more_labels: str, kind: Kind = "gauge") -> Metric:

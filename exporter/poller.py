@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from exporter import catalogue
-from exporter.exposition import Body, Families, Renderer, finish
+from exporter.dialects import Spoken
+from exporter.exposition import Body, Families, Renderer, Texts, finish
 from exporter.health import DEFAULT_POLICY, HealthPolicy
 from exporter.process_metrics import ProcessMetrics
 from exporter.readings import AbsentReason, Allocation, GpuReading, Snapshot, SourceState
 from exporter.samples import collect, withdrawn
 
 log = logging.getLogger("exporter.poller")
+
+NATIVE_ONLY = Spoken()
 
 
 class Source(Protocol):
@@ -58,6 +61,27 @@ class Publication:
     fresh: Body
     stale: Body
     """Health only: what is served once the snapshot is too old."""
+    native: Body
+    """``fresh`` in native names only."""
+
+
+class _Pages:
+    """The two pages of a poll: native names beside the dialects' (they replace native families), and native alone."""
+
+    def __init__(self, spoken: Spoken) -> None:
+        self._replaced = spoken.replaced
+        self._kept = Renderer([metric for metric in catalogue.CATALOGUE if metric not in self._replaced])
+        self._giving_way = Renderer([metric for metric in catalogue.CATALOGUE if metric in self._replaced])
+        self._foreign = Renderer(spoken.order)
+        self._alone = not spoken.names
+
+    def render(self, native: Families, foreign: Families, own: Texts) -> tuple[Body, Body]:
+        """Return the page in all names and that in native names; one object where they are the same."""
+        kept = self._kept.render(native) + own
+        if self._alone:
+            body = finish(kept)
+            return body, body
+        return finish(kept + self._foreign.render(foreign)), finish(kept + self._giving_way.render(native))
 
 
 class Poller:
@@ -72,6 +96,7 @@ class Poller:
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         health_policy: HealthPolicy = DEFAULT_POLICY,
+        spoken: Spoken = NATIVE_ONLY,
     ) -> None:
         self.latest: Publication | None = None
         self._source = source
@@ -82,7 +107,8 @@ class Poller:
         self._monotonic = monotonic
         self._health_policy = health_policy
         self._own = ProcessMetrics()
-        self._renderer = Renderer()
+        self._spoken = spoken
+        self._pages = _Pages(spoken)
         self._stale_renderer = Renderer()
         self._known: tuple[GpuReading, ...] = ()
         self._polls = 0
@@ -147,8 +173,9 @@ class Poller:
         health, values = collect(snapshot, self._node, self._health_policy)
         self._tell_gpus(health)
         stale_health, _ = collect(withdrawn(snapshot), self._node)
-        fresh = self._renderer.render({**values, **health}) + self._own.render()
-        return Publication(snapshot, began, finish(fresh), finish(self._stale_renderer.render(stale_health)))
+        foreign = self._spoken.families(snapshot, self._node, health, values)
+        fresh, native = self._pages.render({**values, **health}, foreign, self._own.render())
+        return Publication(snapshot, began, fresh, finish(self._stale_renderer.render(stale_health)), native)
 
     def _tell_sources(self, snapshot: Snapshot) -> None:
         before = self.latest.snapshot if self.latest else None

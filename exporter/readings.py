@@ -133,6 +133,7 @@ class GpuReading:
     clocks_event_reasons: int | None = None
     """NVML's bit mask of why clocks are held down."""
     performance_state: int | None = None
+    graphics_active_ratio: float | None = None
     sm_active_ratio: float | None = None
     sm_occupancy_ratio: float | None = None
     tensor_active_ratio: float | None = None

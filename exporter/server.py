@@ -37,18 +37,26 @@ class Pages:
         app = web.Application()
         app.router.add_get("/", self.landing)
         app.router.add_get("/metrics", self.metrics)
-        app.router.add_get("/metrics/native", self.metrics)
+        app.router.add_get("/metrics/native", self.native)
         app.router.add_get("/healthz", self.healthz)
         app.router.add_get("/readyz", self.readyz)
         return app
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Serve the exposition in the form the client prefers. ``Age``: seconds since its values began to be read."""
+        return self._exposition(request, native=False)
+
+    async def native(self, request: web.Request) -> web.Response:
+        """Serve the same in native names only, whatever dialects are spoken."""
+        return self._exposition(request, native=True)
+
+    def _exposition(self, request: web.Request, *, native: bool) -> web.Response:
         publication = self._latest()
         if publication is None:
             return web.Response(status=503, text="the first poll is not finished\n", headers={"Retry-After": "1"})
         age = max(0.0, self._monotonic() - publication.began)
-        body = publication.fresh if age <= self._stale_after else publication.stale
+        fresh = publication.native if native else publication.fresh
+        body = fresh if age <= self._stale_after else publication.stale
         openmetrics, gzip = negotiate(request.headers.get("Accept", ""), request.headers.get("Accept-Encoding", ""))
         headers = _HEADERS[openmetrics, gzip] | {"Age": f"{age:.3f}"}
         return web.Response(body=body.form(openmetrics=openmetrics, gzip=gzip), headers=headers)

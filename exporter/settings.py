@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from exporter.dialects import DIALECTS
 from exporter.health import HealthPolicy
 from exporter.simulated import MODELS, SPEC
 
@@ -77,6 +78,14 @@ def _yes_no(text: str) -> bool:
     return text.lower() in {"true", "1"}
 
 
+def _dialects(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in DIALECTS]
+    if unknown:
+        raise ValueError(f"names unknown dialects {', '.join(unknown)}; known are {', '.join(DIALECTS)}")
+    return names
+
+
 def _level(text: str) -> str:
     if text.lower() not in LOG_LEVELS:
         raise ValueError(f"must be one of {', '.join(LOG_LEVELS)}")
@@ -120,6 +129,9 @@ class Settings:
         "13,31,43,45,68,109,137", "Xids of applications, which say nothing of the GPU's health", _xids
     )
     xid_window_seconds: float = _setting("3600", "how long an Xid counts after it last came", _seconds(1))
+    dialect: tuple[str, ...] = _setting(
+        "", f"other exporters' names to publish too, separated by commas: {', '.join(DIALECTS)}", _dialects
+    )
     once: bool = _setting("false", "poll once, print what a scrape would get, and exit", _yes_no)
     log_level: str = _setting("info", f"one of {', '.join(LOG_LEVELS)}", _level)
 

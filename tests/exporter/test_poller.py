@@ -3,6 +3,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from exporter.dialects import Spoken
 from exporter.poller import Poller
 from exporter.readings import AbsentReason, Allocation, GpuReading, SourceState
 from tests.exporter.build import UP, gpu, holds, names, read, values
@@ -158,3 +159,13 @@ async def test_the_loop_goes_on_while_a_reading_waits() -> None:
     assert polling.latest is None
     release.set()
     assert (await task) is polling.latest
+
+
+async def test_a_dialect_is_a_part_of_the_page_and_not_of_the_native_one() -> None:
+    source = answers(((gpu(),), UP))
+    publication = await Poller(source, source, "n1", 0.001, spoken=Spoken(("dcgm",))).poll()
+    page, native = (read(body.plain.decode()) for body in (publication.fresh, publication.native))
+    assert values(page, "DCGM_FI_DEV_FB_USED", pod="p") == [20000]
+    assert names(page) - names(native) == {name for name in names(page) if name.startswith("DCGM_")}
+    assert names(native) <= names(page)
+    assert not [name for name in names(read(publication.stale.plain.decode())) if name.startswith("DCGM_")]

@@ -34,6 +34,7 @@ def test_each_setting_has_a_flag_and_a_variable_and_the_flag_wins(field: datacla
         "fatal_xids": ("74", "48, 79"),
         "ignored_xids": ("", "13"),
         "xid_window_seconds": ("60", "600"),
+        "dialect": ("dcgm", " dcgm,dcgm"),
     }
     by_variable, by_flag = samples.get(field.name, ("from-variable", "from-flag"))
     environment = {f"GPUSCALE_EXPORTER_{field.name.upper()}": by_variable}
@@ -114,3 +115,10 @@ def test_a_list_of_xids_that_is_none_is_refused(text: str) -> None:
 def test_the_health_policy_is_made_of_its_settings() -> None:
     policy = parse(["--fatal-xids", "48", "--ignored-xids", "", "--xid-window-seconds", "60"], {}).health_policy
     assert (policy.fatal_xids, policy.ignored_xids, policy.xid_window_seconds) == ({48}, set(), 60)
+
+
+def test_dialects_are_named_and_an_unknown_one_is_refused_with_those_that_are_known() -> None:
+    assert parse(["--dialect", "dcgm, dcgm"], {}).dialect == ("dcgm",)
+    (fault,) = refused("--dialect", "dcgm,dcmg")
+    assert "dcmg" in fault
+    assert "known are" in fault

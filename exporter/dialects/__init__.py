@@ -1,0 +1,68 @@
+"""Other exporters' names for the same snapshot, at no further call to the driver.
+
+Why it exists: dashboards, alerts and autoscalers are written for other exporters' names. They work unchanged, in
+exactly their units, while the native names keep their own meaning on ``/metrics/native``.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from exporter import catalogue
+from exporter.believable import believed
+from exporter.dialects import dcgm
+from exporter.dialects.rows import Holder, Row, Samples, View
+from exporter.exposition import Families
+from exporter.metric import Metric
+from exporter.readings import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One exporter's way of speaking: the rows that it may print, and what prints them."""
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    speak: Callable[[View, Samples], None]
+
+
+DIALECTS: dict[str, Dialect] = {
+    dialect.name: dialect for dialect in (Dialect("dcgm", "NVIDIA dcgm-exporter", dcgm.ROWS, dcgm.speak),)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """The dialects that one exporter speaks; ``labels`` are those that only the settings know."""
+
+    names: Sequence[str] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def order(self) -> tuple[Metric, ...]:
+        """Every family that may be printed, in the order of printing."""
+        return tuple(row.metric for name in self.names for row in DIALECTS[name].rows)
+
+    @property
+    def replaced(self) -> frozenset[Metric]:
+        """The native families that give way, because a dialect has another meaning for their names."""
+        names = {metric.name for metric in self.order}
+        return frozenset(metric for metric in catalogue.CATALOGUE if metric.name in names)
+
+    def families(self, snapshot: Snapshot, node: str, health: Families, values: Families) -> Families:
+        """Say one snapshot in these dialects. ``health`` and ``values`` are the native samples of it."""
+        gpus = tuple(believed(gpu) for gpu in snapshot.gpus if gpu.fault is None)
+        view = View(snapshot, node, gpus, _holders(health), values, self.labels)
+        samples: Samples = defaultdict(dict)
+        for name in self.names:
+            DIALECTS[name].speak(view, samples)
+        return samples
+
+
+def _holders(health: Families) -> dict[str, tuple[Holder, ...]]:
+    found: dict[str, tuple[Holder, ...]] = {}
+    for _, uuid, namespace, pod, container, _ in health.get(catalogue.CONTAINER_ATTRIBUTION, ()):
+        holder = (namespace, pod, container)
+        found[uuid] = tuple(dict.fromkeys((*found.get(uuid, ()), holder)))
+    return found

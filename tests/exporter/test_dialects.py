@@ -1,0 +1,113 @@
+"""Other exporters' names: their units, labels, types and quirks. UPDATE_GOLDEN=1 rewrites the golden files."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from exporter.catalogue import BY_NAME
+from exporter.dialects import DIALECTS, Dialect, Spoken
+from exporter.exposition import finish
+from exporter.readings import SourceState
+from exporter.samples import withdrawn
+from tests.exporter.build import MIB, gpu, holds, read_openmetrics, snapshot, values
+from tests.exporter.foreign import full_gpu, heard, mig_gpu, rich, spoken
+
+GOLDEN = Path(__file__).parent / "golden"
+
+each_dialect = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
+
+
+@each_dialect
+def test_a_dialect_is_the_golden_one(dialect: Dialect) -> None:
+    file = GOLDEN / f"{dialect.name}.prom"
+    text = spoken(rich(), dialect.name).plain
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.write_text(text)
+    assert text == file.read_text()
+
+
+@each_dialect
+def test_both_parsers_read_the_same_from_both_formats(dialect: Dialect) -> None:
+    body = finish(spoken(rich(), dialect.name))
+    series = heard(body.plain.decode())
+    assert series == read_openmetrics(body.openmetrics.decode())
+    assert len(series) >= 8
+
+
+def test_all_dialects_together_are_parsed_too() -> None:
+    body = finish(spoken(rich()))
+    assert heard(body.plain.decode()) == read_openmetrics(body.openmetrics.decode())
+
+
+def test_no_family_has_two_meanings_in_one_exposition() -> None:
+    foreign = [metric.name for metric in Spoken(tuple(DIALECTS)).order]
+    assert len(foreign) == len(set(foreign))
+    kept = BY_NAME.keys() - {metric.name for metric in Spoken(tuple(DIALECTS)).replaced}
+    assert not kept & set(foreign)
+
+
+def test_a_counter_of_another_name_is_of_unknown_type_in_openmetrics() -> None:
+    body = finish(spoken(rich(), "dcgm"))
+    assert b"# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter\n" in body.plain
+    assert b"# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION unknown\n" in body.openmetrics
+
+
+@each_dialect
+def test_every_row_is_printed_of_a_node_of_which_everything_is_known(dialect: Dialect) -> None:
+    printed = {name for name, _ in heard(spoken(rich(), dialect.name).plain)}
+    assert {row.metric.name for row in dialect.rows} - printed == set()
+
+
+@each_dialect
+def test_every_row_names_a_native_family_that_there_is_or_none(dialect: Dialect) -> None:
+    assert {row.native for row in dialect.rows} - {""} <= BY_NAME.keys()
+    assert all(row.metric.help.endswith(".") for row in dialect.rows)
+
+
+@each_dialect
+def test_a_lost_gpu_and_a_stale_snapshot_have_no_values(dialect: Dialect) -> None:
+    text = spoken(rich(), dialect.name).plain
+    assert "GPU-lost" not in text
+    assert " nan" not in text.lower()
+    assert "18446744073709551615" not in text
+    stale = heard(spoken(withdrawn(rich()), dialect.name).plain)
+    assert [labels for _, labels in stale if any(key.lower() in {"uuid", "gpuid"} for key, _ in labels)] == []
+
+
+def test_nothing_is_said_of_a_node_without_a_driver() -> None:
+    down = SourceState(up=False, reason="library_not_found")
+    assert heard(spoken(snapshot(driver=down), "dcgm").plain) == {}
+
+
+class TestDcgm:
+    def test_memory_is_in_whole_mebibytes_and_energy_in_millijoules(self) -> None:
+        series = heard(spoken(snapshot(full_gpu()), "dcgm").plain)
+        assert values(series, "DCGM_FI_DEV_FB_USED") == [20000]
+        assert values(series, "DCGM_FI_DEV_FB_FREE") == [59000]
+        assert values(series, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION") == [1234567]
+        assert values(series, "DCGM_FI_DEV_POWER_USAGE") == [350.5]
+        assert values(series, "DCGM_FI_DEV_XID_ERRORS") == [31]
+
+    def test_a_container_is_named_where_it_alone_holds_the_gpu(self) -> None:
+        alone = snapshot(gpu("GPU-a"), gpu("GPU-b"), allocations=(holds("p", "GPU-a"),))
+        series = heard(spoken(alone, "dcgm").plain)
+        assert len(values(series, "DCGM_FI_DEV_GPU_UTIL", namespace="ml", pod="p", container="main")) == 1
+        assert len(values(series, "DCGM_FI_DEV_GPU_UTIL")) == 2
+        shared = snapshot(gpu("GPU-a"), allocations=(holds("p", "GPU-a::0"), holds("q", "GPU-a::1")))
+        (labels,) = [labels for name, labels in heard(spoken(shared, "dcgm").plain) if name == "DCGM_FI_DEV_GPU_UTIL"]
+        assert "pod" not in dict(labels)
+
+    def test_memory_of_a_partitioned_gpu_is_told_once_for_each_gpu_instance_and_the_rest_once(self) -> None:
+        held = snapshot(mig_gpu(), allocations=(holds("p", "MIG-c"), holds("q", "MIG-a"), holds("r", "MIG-b")))
+        series = heard(spoken(held, "dcgm").plain)
+        assert values(series, "DCGM_FI_DEV_FB_USED") == [16925, 9]
+        assert values(series, "DCGM_FI_DEV_FB_USED", GPU_I_ID="9", GPU_I_PROFILE="1g.18gb", pod="p") == [9]
+        (shared,) = [dict(have) for name, have in series if name == "DCGM_FI_PROF_SM_ACTIVE"]
+        assert "pod" not in shared
+        assert len(values(series, "DCGM_FI_DEV_POWER_USAGE")) == 1
+        assert values(series, "DCGM_FI_DEV_GPU_UTIL") == []
+
+    def test_the_part_of_memory_used_leaves_out_what_is_reserved(self) -> None:
+        half = gpu(memory_total_bytes=90 * MIB, memory_reserved_bytes=10 * MIB, memory_used_bytes=40 * MIB)
+        assert values(heard(spoken(snapshot(half), "dcgm").plain), "DCGM_FI_DEV_FB_USED_PERCENT") == [0.5]

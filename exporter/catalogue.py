@@ -96,27 +96,28 @@ CONTAINER_MEMORY_FREE = container_row(
     "aom_container_gpu_memory_free_megabytes",
     "megabytes",
     "Memory the container can still take: capacity - reserved by the driver - used by the container. Only where it "
-    "holds the GPU alone. 1 MB = 2^20 bytes. Not the capacity.",
+    "holds the GPU, or GPU instances, alone. 1 MB = 2^20 bytes. Not the capacity.",
     "GpuReading.memory_total_bytes - GpuReading.memory_reserved_bytes - used",
 )
 CONTAINER_MEMORY_CAPACITY = container_row(
     "aom_container_gpu_memory_capacity_megabytes",
     "megabytes",
-    "All memory of the GPU, where the container holds it alone, so that sums are true. 1 MB = 2^20 bytes.",
-    "GpuReading.memory_total_bytes",
+    "All memory of the GPU, or of the GPU instances, that the container holds alone, so that sums are true. "
+    "1 MB = 2^20 bytes.",
+    "GpuReading.memory_total_bytes or MigReading.memory_total_bytes",
 )
 CONTAINER_MEMORY_USED = container_row(
     "aom_container_gpu_memory_used_megabytes",
     "megabytes",
     "Memory the container uses on the GPU: the sum over its processes where the driver tells it, else, where the "
-    "container holds the GPU alone, the GPU's used memory. 1 MB = 2^20 bytes.",
-    "ProcessReading.memory_used_bytes or GpuReading.memory_used_bytes",
+    "container holds the GPU, or GPU instances, alone, their used memory. 1 MB = 2^20 bytes.",
+    "ProcessReading.memory_used_bytes, GpuReading.memory_used_bytes or MigReading.memory_used_bytes",
 )
 CONTAINER_MEMORY_USAGE = container_row(
     "aom_container_gpu_memory_usage",
     "percent",
-    "Memory the container uses in percent (0-100) of the whole GPU's capacity.",
-    "used / GpuReading.memory_total_bytes",
+    "Memory the container uses in percent (0-100) of the GPU instances that it holds alone, else of the whole GPU.",
+    "used / GpuReading.memory_total_bytes or MigReading.memory_total_bytes",
 )
 
 DRIVER_UP = _health(

@@ -66,7 +66,7 @@ _THROTTLE = (
     (0x08, "hw_slowdown"),
     (0x20, "sw_thermal_slowdown"),
     (0x40, "hw_thermal_slowdown"),
-    (0x80, "hw_power_brake"),
+    (0x80, "hw_power_brake_slowdown"),
 )
 _BUSY_PERCENT = 50
 

@@ -33,6 +33,10 @@ FORBIDDEN = {
     "controller/loop.py": (("controller.sandbox",), "the operator does not know that it is being demonstrated"),
     "controller/run.py": (("controller.sandbox",), "the operator does not know that it is being demonstrated"),
     "exporter/samples.py": (("exporter.nvml", "exporter.server", "exporter.poller"), "samples is pure"),
+    **{
+        f"exporter/{name}.py": (("exporter.nvml", "exporter.server", "exporter.poller"), f"{name} is pure")
+        for name in ("containers", "device_ids", "health", "holdings", "plausible")
+    },
     "exporter/exposition.py": (("exporter.nvml", "exporter.server", "exporter.poller"), "exposition is pure"),
 }
 

@@ -1,4 +1,6 @@
-from exporter.readings import AbsentReason, Allocation, GpuReading
+from typing import Any
+
+from exporter.readings import AbsentReason, Allocation, GpuReading, MigReading
 from tests.exporter.build import MIB, Series, gpu, holds, names, process, published, snapshot, values
 
 USAGE = "aom_container_gpu_usage"
@@ -122,8 +124,8 @@ def test_a_holder_of_a_lost_gpu_has_no_values_and_the_reason() -> None:
 
 
 def test_an_id_that_names_no_gpu_of_the_node_is_reported() -> None:
-    series = published(snapshot(gpu(), allocations=(holds("p", "nvidia0"), holds("q", "GPU-z"))))
-    assert values(series, ATTRIBUTION, uuid="nvidia0", reason="unknown_device") == [0]
+    series = published(snapshot(gpu(), allocations=(holds("p", "nvidia7"), holds("q", "GPU-z"))))
+    assert values(series, ATTRIBUTION, uuid="nvidia7", reason="unknown_device") == [0]
     assert values(series, ATTRIBUTION, uuid="GPU-z", reason="unknown_device") == [0]
 
 
@@ -160,3 +162,73 @@ def test_a_process_figure_that_cannot_be_true_makes_the_use_unknown() -> None:
         series = published(snapshot(gpu(processes=(broken,)), allocations=(holds("p", "GPU-a::0", pids=(1,)),)))
         assert values(series, USED) == []
     assert values(series, USAGE) == [3]
+
+
+def instance(uuid: str, gi: int, ci: int = 0, used: int = 4000) -> MigReading:
+    sizes: dict[str, Any] = {"memory_total_bytes": 20000 * MIB, "memory_used_bytes": used * MIB}
+    return MigReading(uuid, gi, ci, "2g.20gb", memory_reserved_bytes=100 * MIB, **sizes)
+
+
+def mig_gpu(*instances: MigReading, **changed: Any) -> GpuReading:
+    return gpu(mig_enabled=True, mig=instances, utilization_percent=None, **changed)
+
+
+def test_a_container_that_holds_a_gpu_instance_has_the_instances_memory() -> None:
+    board = mig_gpu(instance("MIG-x", 3), instance("MIG-y", 5, used=9000))
+    for ids in ("MIG-x", "MIG-GPU-a/3/0", "nvidia0/gi3"):
+        series = published(snapshot(board, allocations=(holds("p", ids),)))
+        assert values(series, USED, uuid="GPU-a", pod="p") == [4000]
+        assert values(series, CAPACITY, uuid="GPU-a", pod="p") == [20000]
+        assert values(series, FREE, uuid="GPU-a", pod="p") == [20000 - 100 - 4000]
+        assert values(series, PERCENT) == [20]
+        assert values(series, USAGE) == []
+        assert values(series, ATTRIBUTION, uuid="GPU-a", pod="p", reason="") == [1]
+
+
+def test_two_instances_of_one_container_are_one_series_of_their_sum() -> None:
+    board = mig_gpu(instance("MIG-x", 3), instance("MIG-y", 5, used=9000))
+    series = published(snapshot(board, allocations=(holds("p", "MIG-x", "MIG-y"),)))
+    assert values(series, USED) == [13000]
+    assert values(series, CAPACITY) == [40000]
+
+
+def test_compute_instances_of_one_gpu_instance_share_its_memory_and_cannot_be_told_apart() -> None:
+    board = mig_gpu(instance("MIG-x", 3, 0), instance("MIG-y", 3, 1))
+    series = published(snapshot(board, allocations=(holds("p", "MIG-x"), holds("q", "MIG-y"))))
+    assert container_names(series) == set()
+    assert values(series, ATTRIBUTION, reason="shared_gpu") == [0, 0]
+    half = published(snapshot(board, allocations=(holds("p", "MIG-x"),)))
+    assert values(half, CAPACITY) == []
+    both = published(snapshot(board, allocations=(holds("p", "MIG-x", "MIG-y"),)))
+    assert values(both, USED) == [4000]
+
+
+def test_an_instance_that_was_removed_is_explained() -> None:
+    series = published(snapshot(mig_gpu(instance("MIG-x", 3)), allocations=(holds("p", "MIG-gone"),)))
+    assert container_names(series) == set()
+    assert values(series, ATTRIBUTION, uuid="MIG-gone", reason="mig_device") == [0]
+
+
+def test_ids_by_minor_number_follow_the_minor_and_not_the_index() -> None:
+    a = gpu("GPU-a", index=0, facts={"minor_number": "1"}, utilization_percent=10)
+    b = gpu("GPU-b", index=1, facts={"minor_number": "0"}, utilization_percent=70)
+    series = published(snapshot(a, b, allocations=(holds("p", "nvidia0"), holds("q", "gpu-1"))))
+    assert values(series, USAGE, pod="p", uuid="GPU-b") == [70]
+    assert values(series, USAGE, pod="q", uuid="GPU-a") == [10]
+
+
+def test_x18_time_sliced_pods_are_each_explained_and_the_gpu_is_counted_once() -> None:
+    held = tuple(holds(f"p{n}", f"GPU-a::{n}") for n in range(3))
+    listed = tuple(process(n + 1, busy=30) for n in range(3))
+    series = published(snapshot(gpu(utilization_percent=90), allocations=held))
+    assert values(series, "aom_node_gpu_usage") == [90]
+    assert values(series, ATTRIBUTION, uuid="GPU-a") == [0, 0, 0]
+    owned = tuple(holds(f"p{n}", f"GPU-a::{n}", pids=(n + 1,)) for n in range(3))
+    split = published(snapshot(gpu(utilization_percent=90, processes=listed), allocations=owned))
+    assert values(split, USAGE) == [30, 30, 30]
+    assert values(split, "aom_node_gpu_usage") == [90]
+
+
+def test_a_renamed_resource_is_matched_by_its_device_id() -> None:
+    renamed = Allocation("ml", "p", "main", "example.com/fast-gpu", ("GPU-a",))
+    assert values(published(snapshot(gpu(), allocations=(renamed,))), USAGE, pod="p") == [55]

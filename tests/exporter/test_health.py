@@ -40,7 +40,7 @@ def test_a_gpu_of_which_nothing_bad_is_known_is_ok() -> None:
         ({"repair": RepairReading(remapped_rows_pending=True)}, Level.WARNING, "row_remap_pending"),
         ({"repair": RepairReading(retired_pages_pending=True)}, Level.WARNING, "retired_pages_pending"),
         ({"clocks_event_reasons": 0x40}, Level.WARNING, "hw_thermal_slowdown"),
-        ({"clocks_event_reasons": 0x80}, Level.WARNING, "hw_power_brake"),
+        ({"clocks_event_reasons": 0x80}, Level.WARNING, "hw_power_brake_slowdown"),
         ({"pcie_width": 8, "pcie_width_max": 16}, Level.WARNING, "pcie_width"),
         (
             {"pcie_generation": 3, "pcie_generation_max": 5, "performance_state": 0, "utilization_percent": 90},

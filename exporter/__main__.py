@@ -11,11 +11,14 @@ from pathlib import Path
 from aiohttp import web
 
 from exporter.dialects import Spoken
+from exporter.guard import Guard
 from exporter.kubelet import KubeletAllocations
+from exporter.listener import Listener, read_web_config
 from exporter.poller import AllocationSource, Poller, Source
 from exporter.server import Pages
 from exporter.settings import Settings, SettingsError, parse
 from exporter.simulated import SimulatedSource
+from exporter.webconfig import WebConfig, WebConfigError
 
 log = logging.getLogger("exporter")
 
@@ -27,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 = told to stop, or --once is done; 1 = the address cannot be served on; 2 = bad settings."""
     try:
         settings = parse(sys.argv[1:] if argv is None else argv, os.environ)
-    except SettingsError as bad:
+        web_config = read_web_config(settings.web_config_file)
+    except (SettingsError, WebConfigError) as bad:
         print(f"gpuscale-exporter: {bad}", file=sys.stderr)
         return 2
     logging.basicConfig(
@@ -36,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     source, allocations = wire(settings)
     try:
         return asyncio.run(
-            once(settings, source, allocations) if settings.once else serve(settings, source, allocations)
+            once(settings, source, allocations) if settings.once else serve(settings, source, allocations, web_config)
         )
     except OSError as error:
         print(f"gpuscale-exporter: {error}", file=sys.stderr)
@@ -74,23 +78,32 @@ async def once(settings: Settings, source: Source, allocations: AllocationSource
     return 0
 
 
-async def serve(settings: Settings, source: Source, allocations: AllocationSource) -> int:
+async def serve(
+    settings: Settings, source: Source, allocations: AllocationSource, web_config: WebConfig | None = None
+) -> int:
     """Poll and serve until SIGTERM or SIGINT. Raises OSError if the address cannot be served on."""
     stop = asyncio.create_task(_told_to_stop())
     poller = _poller(settings, source, allocations)
     pages = Pages(lambda: poller.latest, settings.node, settings.stale_after_seconds)
-    runner = web.AppRunner(pages.app(), access_log=None, shutdown_timeout=CLOSE_SECONDS / 2)
+    web_config = web_config or WebConfig()
+    guard = Guard(web_config, settings.max_requests)
+    runner = web.AppRunner(pages.app(guard), access_log=None, shutdown_timeout=CLOSE_SECONDS / 2)
     await runner.setup()
+    listener = Listener(runner, guard, settings.web_config_file, web_config)
     polling = asyncio.create_task(poller.run())
+    watching: asyncio.Task[None] | None = None
     try:
-        await web.TCPSite(runner, settings.listen.host, settings.listen.port).start()
-        _announce(runner, settings)
-        await asyncio.wait((stop, polling), return_when=asyncio.FIRST_COMPLETED)
+        await listener.start(*settings.listen)
+        watching = asyncio.create_task(listener.watch())
+        _announce(runner, listener.scheme, settings)
+        await asyncio.wait((stop, polling, watching), return_when=asyncio.FIRST_COMPLETED)
         reason = polling.result() if polling.done() else ""
     finally:
         log.info("stopping")
-        stop.cancel()
-        polling.cancel()
+        for task in (stop, polling, watching):
+            if task is not None:
+                task.cancel()
+        listener.close()
         await asyncio.gather(runner.cleanup(), _close(source, allocations))
     if reason:
         _start_again(reason)
@@ -109,9 +122,9 @@ def _start_again(reason: str) -> None:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this very command, without a shell
 
 
-def _announce(runner: web.AppRunner, settings: Settings) -> None:
+def _announce(runner: web.AppRunner, scheme: str, settings: Settings) -> None:
     host, port = runner.addresses[0][:2]
-    log.info("serving node %s on http://%s:%s/metrics", settings.node, host, port)
+    log.info("serving node %s on %s://%s:%s/metrics", settings.node, scheme, host, port)
     if settings.address_file:
         path = Path(settings.address_file)
         # by rename, so that who waits for the file never reads half of it

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from exporter.exposition import OPENMETRICS_CONTENT_TYPE, TEXT_CONTENT_TYPE
+from exporter.guard import Guard
 from exporter.poller import Publication
 
 _OPENMETRICS_VERSIONS = {"1.0.0", ""}
@@ -32,9 +33,9 @@ class Pages:
         self._stale_after = stale_after_seconds
         self._monotonic = monotonic
 
-    def app(self) -> web.Application:
-        """Build the application with all its routes."""
-        app = web.Application()
+    def app(self, guard: Guard | None = None) -> web.Application:
+        """Build the application with all its routes, behind a guard if there is one."""
+        app = web.Application(middlewares=[guard.middleware()] if guard else [])
         app.router.add_get("/", self.landing)
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/metrics/native", self.native)

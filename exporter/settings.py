@@ -6,6 +6,7 @@ not fault by fault.
 
 import argparse
 import dataclasses
+import difflib
 import math
 import re
 import socket
@@ -27,6 +28,13 @@ class SettingsError(Exception):
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("; ".join(faults))
         self.faults = tuple(faults)
+
+
+class _Given(NamedTuple):
+    """A setting's text, and the name it was given under."""
+
+    name: str
+    text: str
 
 
 class Address(NamedTuple):
@@ -60,6 +68,12 @@ def _seconds(smallest: float) -> Callable[[str], float]:
 def _polls(text: str) -> int:
     if not text.isdecimal() or not 2 <= int(text) <= 1000:
         raise ValueError("must be a whole number from 2 to 1000")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) > 10**9:
+        raise ValueError("must be a whole number from 0 to 10^9")
     return int(text)
 
 
@@ -106,8 +120,9 @@ def _setting(default: str, help_text: str, convert: Callable[[str], object]) -> 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings. Each field's flag is --its-name, its variable GPUSCALE_EXPORTER_ITS_NAME; the flag wins."""
+    """All settings. Each field's flag is --its-name, its variable GPUSCALE_EXPORTER_ITS_NAME, its key its-name."""
 
+    config: str = _setting("", "YAML file of settings, each named as its flag without --; flags and variables win", str)
     listen: Address = _setting(  # noqa: RUF009 - a field, made from its row
         "0.0.0.0:9836", "address to serve on, HOST:PORT; port 0 takes a free one", _address
     )
@@ -133,6 +148,10 @@ class Settings:
         "", f"other exporters' names to publish too, separated by commas: {', '.join(DIALECTS)}", _dialects
     )
     once: bool = _setting("false", "poll once, print what a scrape would get, and exit", _yes_no)
+    web_config_file: str = _setting(
+        "", "YAML file of TLS, users and headers, as Prometheus' own exporters read it; followed while running", str
+    )
+    max_requests: int = _setting("40", "requests under way at once, more get 503; 0 = no limit", _count)
     log_level: str = _setting("info", f"one of {', '.join(LOG_LEVELS)}", _level)
 
     @property
@@ -152,14 +171,17 @@ class Settings:
 
 
 def parse(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """Take flags, then variables, then defaults. Raises SettingsError with all faults; --help exits with 0."""
+    """Take flags, then variables, then the file, then defaults. Raises SettingsError with all faults; --help exits."""
     faults: list[str] = []
-    given = _flags(argv, faults)
+    flags = {field: _Given(_flag(field), text) for field, text in _flags(argv, faults).items()}
+    given = {**_variables(environment), **flags}
+    if "config" in given and given["config"].text:
+        given = {**_file(Path(given["config"].text), faults), **given}
     values: dict[str, Any] = {}
     for field in dataclasses.fields(Settings):
-        name, text = _text(field.name, given, environment)
-        if text is None:
+        if field.name not in given:
             continue
+        name, text = given[field.name]
         try:
             values[field.name] = field.metadata["convert"](text)
         except ValueError as fault:
@@ -171,6 +193,50 @@ def parse(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     return dataclasses.replace(settings, node=settings.node or environment.get("NODE_NAME") or socket.gethostname())
 
 
+def _variables(environment: Mapping[str, str]) -> dict[str, _Given]:
+    names = {field.name: _variable(field.name) for field in dataclasses.fields(Settings)}
+    return {field: _Given(name, environment[name]) for field, name in names.items() if name in environment}
+
+
+def _file(path: Path, faults: list[str]) -> dict[str, _Given]:
+    """Read `key: value` lines, the keys spelled as flags or with _. What is wrong is added to the faults."""
+    import yaml  # only who has a file pays for the library
+
+    try:
+        # the base loader leaves each value the text it is, so that it means what it means as a flag
+        found = yaml.load(path.read_text(encoding="utf-8-sig"), Loader=yaml.BaseLoader)  # noqa: S506 - only text
+    except OSError as error:
+        faults.append(f"--config {path}: {error.strerror}")
+        return {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        faults.append(f"--config {path} is no YAML: {' '.join(str(error).split())}")
+        return {}
+    if not isinstance(found, dict | None) and found != "":
+        faults.append(f"--config {path} must be lines of key: value")
+        return {}
+    return _of_file(path, found or {}, faults)
+
+
+def _of_file(path: Path, found: Mapping[str, object], faults: list[str]) -> dict[str, _Given]:
+    known = [field.name for field in dataclasses.fields(Settings) if field.name != "config"]
+    given: dict[str, _Given] = {}
+    for key, value in found.items():
+        field = key.replace("-", "_")
+        if field not in known:
+            faults.append(f"{path}: {key} is unknown, {_nearest(field, known)}")
+        elif not isinstance(value, str):
+            faults.append(f"{path}: {key} must be one value")
+        else:
+            given[field] = _Given(f"{path}: {key}", value)
+    return given
+
+
+def _nearest(field: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(field, known, n=1, cutoff=0.6)
+    shown = [name.replace("_", "-") for name in close or known]
+    return f"did you mean {shown[0]}?" if close else f"known are {', '.join(shown)}"
+
+
 def _together(settings: Settings) -> list[str]:
     room = (settings.stale_polls - 1) * settings.poll_seconds
     if settings.deadline < room:
@@ -179,14 +245,6 @@ def _together(settings: Settings) -> list[str]:
         f"--deadline-seconds must be below {room:g} (poll seconds x (stale polls - 1)), not {settings.deadline:g}: "
         "one GPU that hangs would else make the others stale"
     ]
-
-
-def _text(field: str, given: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, str | None]:
-    """Where a setting was given, and its text; None = nowhere."""
-    variable = _variable(field)
-    if field in given:
-        return _flag(field), given[field]
-    return variable, environment.get(variable)
 
 
 def _flag(field: str) -> str:

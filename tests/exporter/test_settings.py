@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import socket
 from pathlib import Path
 
@@ -21,27 +22,82 @@ def test_without_arguments_the_defaults_hold() -> None:
     assert settings.kubelet_socket == "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 
+SAMPLES = {
+    "listen": ("127.0.0.1:1", "127.0.0.1:2"),
+    "poll_seconds": ("2", "3"),
+    "deadline_seconds": ("0.5", "0.25"),
+    "stale_polls": ("4", "5"),
+    "simulate": ("2xT4", "./world.json"),
+    "log_level": ("debug", "error"),
+    "once": ("false", "true"),
+    "config": ("", ""),
+    "fatal_xids": ("74", "48, 79"),
+    "ignored_xids": ("", "13"),
+    "xid_window_seconds": ("60", "600"),
+    "dialect": ("dcgm", " dcgm,dcgm"),
+    "max_requests": ("3", "0"),
+}
+"""field -> two of its values, as text; any text does for the others."""
+
+
 @pytest.mark.parametrize("field", dataclasses.fields(Settings), ids=lambda field: field.name)
 def test_each_setting_has_a_flag_and_a_variable_and_the_flag_wins(field: dataclasses.Field[object]) -> None:
-    samples = {
-        "listen": ("127.0.0.1:1", "127.0.0.1:2"),
-        "poll_seconds": ("2", "3"),
-        "deadline_seconds": ("0.5", "0.25"),
-        "stale_polls": ("4", "5"),
-        "simulate": ("2xT4", "./world.json"),
-        "log_level": ("debug", "error"),
-        "once": ("false", "true"),
-        "fatal_xids": ("74", "48, 79"),
-        "ignored_xids": ("", "13"),
-        "xid_window_seconds": ("60", "600"),
-        "dialect": ("dcgm", " dcgm,dcgm"),
-    }
-    by_variable, by_flag = samples.get(field.name, ("from-variable", "from-flag"))
+    by_variable, by_flag = SAMPLES.get(field.name, ("from-variable", "from-flag"))
     environment = {f"GPUSCALE_EXPORTER_{field.name.upper()}": by_variable}
     flag = ["--" + field.name.replace("_", "-")] + ([] if field.name == "once" else [by_flag])
     convert = field.metadata["convert"]
     assert getattr(parse([], environment), field.name) == convert(by_variable)
     assert getattr(parse(flag, environment), field.name) == convert(by_flag)
+
+
+@pytest.mark.parametrize(
+    "field", [field for field in dataclasses.fields(Settings) if field.name != "config"], ids=lambda field: field.name
+)
+def test_each_setting_can_stand_in_a_file_below_variables_and_flags(
+    field: dataclasses.Field[object], tmp_path: Path
+) -> None:
+    by_variable, other = SAMPLES.get(field.name, ("from-variable", "from-elsewhere"))
+    file = tmp_path / "settings.yaml"
+    flag, variable = "--" + field.name.replace("_", "-"), f"GPUSCALE_EXPORTER_{field.name.upper()}"
+    convert = field.metadata["convert"]
+    for key in (field.name, field.name.replace("_", "-")):
+        file.write_text(f"# ours\r\n{key}: {json.dumps(other)}\r\n")
+        argv = ["--config", str(file)]
+        assert getattr(parse(argv, {}), field.name) == convert(other)
+        assert getattr(parse(argv, {variable: by_variable}), field.name) == convert(by_variable)
+    by_flag = [*argv, flag] + ([] if field.name == "once" else [other])
+    assert getattr(parse(by_flag, {variable: by_variable}), field.name) == convert(other)
+
+
+def test_the_file_itself_can_be_named_by_a_variable_and_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_bytes(b"\xef\xbb\xbfnode: n-1\r\n")
+    assert parse([], {"GPUSCALE_EXPORTER_CONFIG": str(file)}).node == "n-1"
+    file.write_text("")
+    assert parse(["--config", str(file)], {"NODE_NAME": "n-2"}).node == "n-2"
+
+
+def test_faults_of_the_file_name_it_and_the_right_key_along_with_all_others(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("lisen: 127.0.0.1:0\npoll-seconds: soon\nnode: [a, b]\nxyzzy: 1\nconfig: other.yaml\n")
+    found = "\n".join(refused("--config", str(file), "--stale-polls", "1"))
+    for words in (
+        f"{file}: lisen is unknown, did you mean listen?",
+        f"{file}: poll-seconds must be a number of seconds from 0.05 to 3600, not 'soon'",
+        f"{file}: node must be one value",
+        f"{file}: xyzzy is unknown, known are listen, ",
+        f"{file}: config is unknown",
+        "--stale-polls must be",
+    ):
+        assert words in found
+
+
+@pytest.mark.parametrize(("text", "words"), [("[", "is no YAML"), ("- a", "lines of key: value"), ("a", "lines of")])
+def test_a_file_that_holds_no_settings_is_one_fault(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    assert words in refused("--config", str(file))[0]
+    assert "No such file" in refused("--config", str(tmp_path / "nowhere"))[0]
 
 
 def test_the_node_is_named_by_flag_then_variable_then_kubernetes_then_host() -> None:

@@ -15,8 +15,8 @@ from exporter.guard import Guard
 from exporter.kubelet import KubeletAllocations
 from exporter.listener import Listener, read_web_config
 from exporter.poller import AllocationSource, Poller, Source
-from exporter.server import Pages
-from exporter.settings import Settings, SettingsError, parse
+from exporter.server import Pages, is_worth_logging
+from exporter.settings import Address, Settings, SettingsError, parse
 from exporter.simulated import SimulatedSource
 from exporter.webconfig import WebConfig, WebConfigError
 
@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    logging.getLogger("aiohttp.server").addFilter(is_worth_logging)
     source, allocations = wire(settings)
     try:
         return asyncio.run(
@@ -93,7 +94,7 @@ async def serve(
     polling = asyncio.create_task(poller.run())
     watching: asyncio.Task[None] | None = None
     try:
-        await listener.start(*settings.listen)
+        await _listen(listener, settings.listen)
         watching = asyncio.create_task(listener.watch())
         _announce(runner, listener.scheme, settings)
         await asyncio.wait((stop, polling, watching), return_when=asyncio.FIRST_COMPLETED)
@@ -122,15 +123,34 @@ def _start_again(reason: str) -> None:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this very command, without a shell
 
 
+async def _listen(listener: Listener, address: Address) -> None:
+    try:
+        await listener.start(*address)
+    except OSError as error:
+        # asyncio wraps what bind says in a sentence of its own; a failed look-up has no number that the system knows
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        raise OSError(f"--listen {address}: cannot be served on: {why}") from error
+
+
 def _announce(runner: web.AppRunner, scheme: str, settings: Settings) -> None:
-    host, port = runner.addresses[0][:2]
-    log.info("serving node %s on %s://%s:%s/metrics", settings.node, scheme, host, port)
+    address = Address(*runner.addresses[0][:2])
     if settings.address_file:
-        path = Path(settings.address_file)
-        # by rename, so that who waits for the file never reads half of it
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_text(f"{host}:{port}\n")
+        try:
+            _write_whole(Path(settings.address_file), f"{address}\n")
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise OSError(f"--address-file {settings.address_file}: cannot be written: {why}") from error
+    log.info("serving node %s on %s://%s/metrics", settings.node, scheme, address)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write by rename, so that who waits for the file never reads half of it."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(text)
         draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 async def _close(source: Source, allocations: AllocationSource) -> None:

@@ -6,10 +6,11 @@ Prometheus sees. Past the age limit only health is served.
 
 import functools
 import html
+import logging
 import time
 from collections.abc import Callable
 
-from aiohttp import web
+from aiohttp import http_exceptions, web
 
 from exporter.exposition import OPENMETRICS_CONTENT_TYPE, TEXT_CONTENT_TYPE
 from exporter.guard import Guard
@@ -92,6 +93,12 @@ class Pages:
         }
         cells = (f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in rows.items())
         return "<table>" + "".join(cells) + "</table>"
+
+
+def is_worth_logging(record: logging.LogRecord) -> bool:
+    """Tell a fault of ours from a request that is no HTTP: a port scan must not fill the log with tracebacks."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, http_exceptions.HttpProcessingError)
 
 
 @functools.lru_cache(maxsize=64)

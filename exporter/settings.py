@@ -5,8 +5,10 @@ not fault by fault.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
+import importlib.metadata
 import math
 import re
 import socket
@@ -42,6 +44,9 @@ class Address(NamedTuple):
 
     host: str
     port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def _address(text: str) -> Address:
@@ -255,6 +260,12 @@ def _variable(field: str) -> str:
     return ENVIRONMENT_PREFIX + field.upper()
 
 
+def _version() -> str:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version("gpuscale")
+    return "unknown"
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise SettingsError([message])
@@ -273,6 +284,7 @@ def _flags(argv: Sequence[str], faults: list[str]) -> dict[str, str]:
         text = f"{field.metadata['help']} (${_variable(field.name)}{f', default {default}' if default else ''})"
         switch: dict[str, Any] = {"action": "store_const", "const": "true"} if field.type is bool else {"metavar": "X"}
         parser.add_argument(_flag(field.name), dest=field.name, help=text.replace("%", "%%"), **switch)
+    parser.add_argument("--version", action="version", version=f"gpuscale-exporter {_version()}")
     given, unknown = parser.parse_known_args(list(argv))
     faults += [f"unknown argument {word!r}, see --help" for word in unknown]
     return vars(given)

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import math
 import re
+import stat
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from exporter.readings import (
 
 SPEC = re.compile(r"(?P<count>[1-9][0-9]{0,2})x(?P<model>[A-Za-z][A-Za-z0-9-]*)")
 SPEC_DRIVER = "550.54.15"
+MOST_BYTES = 4 << 20
+"""A device takes half a kilobyte. What is larger would keep scrapes waiting while it is parsed."""
 UP = SourceState(up=True)
 
 
@@ -113,10 +116,13 @@ class SimulatedSource:
         if self._spec:
             return _from_spec(int(self._spec["count"]), MODELS[self._spec["model"].upper()], self._seed, now)
         try:
-            content = self._path.read_bytes()
+            content = _read(self._path)
         except OSError as error:
             self._bytes = None
             return SourceState(up=False, reason="no_file", message=f"{self._path}: {error.strerror or error}")
+        except SimulationError as fault:
+            self._bytes = None
+            return SourceState(up=False, reason="bad_file", message=f"{self._path}: {fault}")
         if content != self._bytes:
             self._bytes, self._parsed = content, self._parse(content)
         return self._parsed
@@ -126,6 +132,16 @@ class SimulatedSource:
             return parse(content)
         except SimulationError as fault:
             return SourceState(up=False, reason="bad_file", message=f"{self._path}: {fault}")
+
+
+def _read(path: Path) -> bytes:
+    """Read the file. Raises OSError, or SimulationError for one that would hold up the loop: a pipe, or a huge one."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
+        raise SimulationError("must be a regular file: it is read again at each poll")
+    if about.st_size > MOST_BYTES:
+        raise SimulationError(f"must be at most {MOST_BYTES >> 20} MiB, not {about.st_size >> 20}")
+    return path.read_bytes()
 
 
 def _from_spec(count: int, model: Model, seed: str, now: float) -> World:

@@ -104,6 +104,39 @@ def test_an_address_in_use_ends_with_one_line() -> None:
     assert "in use" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--listen", "256.1.1.1:0"), "--listen 256.1.1.1:0: cannot be served on: "),
+        (
+            ("--listen", "127.0.0.1:0", "--address-file", "/missing/folder/a"),
+            "--address-file /missing/folder/a: cannot be written: No such file or directory",
+        ),
+        (("--listen", "127.0.0.1:0", "--address-file", "/"), "--address-file /: cannot be written: "),
+    ],
+)
+def test_what_cannot_be_opened_is_named_with_its_flag(flags: tuple[str, ...], said: str) -> None:
+    ended = once("--simulate", "1xT4", "--log-level", "error", *flags)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"gpuscale-exporter: {said}")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_request_that_is_no_http_leaves_no_traceback(tmp_path: Path) -> None:
+    with running(tmp_path, "--simulate", "1xT4") as (process, url):
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=20) as line:
+            line.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: abc\r\n\r\n")
+            assert line.recv(100).startswith(b"HTTP/1.0 400")
+        process.terminate()
+        _, log = process.communicate(timeout=60)
+    assert "Traceback" not in log
+
+
+def test_the_version_is_told() -> None:
+    ended = once("--version")
+    assert (ended.returncode, ended.stdout.split()[0]) == (0, "gpuscale-exporter")
+
+
 def test_a_broken_simulation_file_is_named_and_mending_it_brings_the_values_back(tmp_path: Path) -> None:
     file = tmp_path / "world.json"
     write(file, {"devices": [{"uuid": "GPU-a", "power_watts": "much"}]})

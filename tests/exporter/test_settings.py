@@ -178,3 +178,8 @@ def test_dialects_are_named_and_an_unknown_one_is_refused_with_those_that_are_kn
     (fault,) = refused("--dialect", "dcgm,dcmg")
     assert "dcmg" in fault
     assert "known are" in fault
+
+
+@pytest.mark.parametrize("text", ["[::1]:9836", "127.0.0.1:0"])
+def test_an_address_is_shown_as_it_is_written(text: str) -> None:
+    assert str(parse(["--listen", text], {}).listen) == text

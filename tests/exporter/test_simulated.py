@@ -1,11 +1,12 @@
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from exporter.readings import AbsentReason, Allocation, ProcessReading
-from exporter.simulated import MODELS, SimulatedSource, SimulationError, parse
+from exporter.simulated import MODELS, MOST_BYTES, SimulatedSource, SimulationError, parse
 
 DEVICE = {
     "uuid": "GPU-a",
@@ -188,3 +189,23 @@ async def test_allocations_are_of_the_moment_of_the_readings(tmp_path: Path) -> 
     second, _ = await source.allocations()
     assert first is not None
     assert (len(first), second) == (1, ())
+
+
+async def test_a_pipe_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "world.json"
+    os.mkfifo(pipe)
+    _, state = await SimulatedSource(str(pipe)).read(0.0)
+    assert (state.reason, "must be a regular file" in state.message) == ("bad_file", True)
+
+
+async def test_a_file_too_large_to_parse_between_scrapes_is_refused_and_a_small_one_is_read_again(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "world.json"
+    file.write_bytes(b" " * (MOST_BYTES + 1))
+    source = SimulatedSource(str(file))
+    _, state = await source.read(0.0)
+    assert (state.reason, "must be at most 4 MiB" in state.message) == ("bad_file", True)
+    file.write_text(json.dumps({"devices": [{"uuid": "GPU-a"}]}))
+    gpus, state = await source.read(1.0)
+    assert (len(gpus), state.up) == (1, True)

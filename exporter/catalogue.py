@@ -5,6 +5,7 @@ dashboards. All of them look here. Standard library only, so that any of them ma
 """
 
 from exporter import catalogue_boards as boards
+from exporter import catalogue_seconds as seconds
 from exporter.metric import CONTAINER_LABELS, GPU_LABELS, Kind, Level, Metric, container_row, node_row
 
 __all__ = ["CONTAINER_LABELS", "GPU_LABELS", "Kind", "Level", "Metric"]
@@ -214,6 +215,7 @@ NODE: tuple[Metric, ...] = (
     NODE_POWER,
     NODE_INFO,
     *boards.NODE,
+    *seconds.NODE,
 )
 MIG: tuple[Metric, ...] = boards.MIG
 CONTAINER: tuple[Metric, ...] = (
@@ -222,6 +224,7 @@ CONTAINER: tuple[Metric, ...] = (
     CONTAINER_MEMORY_CAPACITY,
     CONTAINER_MEMORY_USED,
     CONTAINER_MEMORY_USAGE,
+    *seconds.CONTAINER,
 )
 HEALTH: tuple[Metric, ...] = (
     DRIVER_UP,

@@ -34,9 +34,9 @@ def node_row(name: str, unit: str, help_text: str, source: str, *more_labels: st
     return Metric(name, "node", unit, kind, (*GPU_LABELS, *more_labels), help_text, source)
 
 
-def container_row(name: str, unit: str, help_text: str, source: str) -> Metric:
+def container_row(name: str, unit: str, help_text: str, source: str, *, kind: Kind = "gauge") -> Metric:
     """Return a row with one series per container and GPU."""
-    return Metric(name, "container", unit, "gauge", CONTAINER_LABELS, help_text, source)
+    return Metric(name, "container", unit, kind, CONTAINER_LABELS, help_text, source)
 
 
 def mig_row(name: str, unit: str, help_text: str, source: str, *more_labels: str) -> Metric:

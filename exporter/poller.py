@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from exporter import catalogue
+from exporter.accounts import Accounts
 from exporter.dialects import Spoken
 from exporter.exposition import Body, Families, Renderer, Texts, finish
 from exporter.health import DEFAULT_POLICY, HealthPolicy
@@ -20,6 +21,9 @@ from exporter.readings import AbsentReason, Allocation, GpuReading, Snapshot, So
 from exporter.samples import collect, withdrawn
 
 log = logging.getLogger("exporter.poller")
+
+COUNTED_POLLS = 3
+"""Of a longer gap between two polls, only this many periods count as GPU-seconds."""
 
 NATIVE_ONLY = Spoken()
 
@@ -106,6 +110,7 @@ class Poller:
         self._wall = wall
         self._monotonic = monotonic
         self._health_policy = health_policy
+        self._accounts = Accounts(longest_seconds=COUNTED_POLLS * period_seconds)
         self._own = ProcessMetrics()
         self._spoken = spoken
         self._pages = _Pages(spoken)
@@ -171,6 +176,7 @@ class Poller:
 
     def _publish(self, snapshot: Snapshot, began: float) -> Publication:
         health, values = collect(snapshot, self._node, self._health_policy)
+        values = {**values, **self._accounts.add(snapshot, began, self._node)}
         self._tell_gpus(health)
         stale_health, _ = collect(withdrawn(snapshot), self._node)
         foreign = self._spoken.families(snapshot, self._node, health, values)

@@ -13,6 +13,7 @@ from exporter.believable import believed
 from exporter.dialects import dcgm
 from exporter.dialects.rows import Holder, Row, Samples, View
 from exporter.exposition import Families
+from exporter.holdings import holdings
 from exporter.metric import Metric
 from exporter.readings import Snapshot
 
@@ -53,16 +54,19 @@ class Spoken:
     def families(self, snapshot: Snapshot, node: str, health: Families, values: Families) -> Families:
         """Say one snapshot in these dialects. ``health`` and ``values`` are the native samples of it."""
         gpus = tuple(believed(gpu) for gpu in snapshot.gpus if gpu.fault is None)
-        view = View(snapshot, node, gpus, _holders(health), values, self.labels)
+        view = View(snapshot, node, gpus, _holders(snapshot), values, self.labels)
         samples: Samples = defaultdict(dict)
         for name in self.names:
             DIALECTS[name].speak(view, samples)
         return samples
 
 
-def _holders(health: Families) -> dict[str, tuple[Holder, ...]]:
+def _holders(snapshot: Snapshot) -> dict[str, tuple[Holder, ...]]:
+    """Uuid of a GPU, or of each instance in a GPU instance -> the containers that hold it."""
     found: dict[str, tuple[Holder, ...]] = {}
-    for _, uuid, namespace, pod, container, _ in health.get(catalogue.CONTAINER_ATTRIBUTION, ()):
-        holder = (namespace, pod, container)
-        found[uuid] = tuple(dict.fromkeys((*found.get(uuid, ()), holder)))
+    for held in holdings(snapshot.allocations or (), snapshot.gpus)[0]:
+        for piece in held.pieces:
+            within = [mig.uuid for mig in held.gpu.mig if mig.gpu_instance == piece.slot]
+            for uuid in within if piece.instance else (held.gpu.uuid,):
+                found[uuid] = (*found.get(uuid, ()), held.holder)
     return found

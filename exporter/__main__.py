@@ -66,7 +66,7 @@ def _poller(settings: Settings, source: Source, allocations: AllocationSource) -
         settings.node,
         settings.poll_seconds,
         health_policy=settings.health_policy,
-        spoken=Spoken(settings.dialect),
+        spoken=Spoken(settings.dialect, dict(settings.aom_labels)),
     )
 
 

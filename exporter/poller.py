@@ -179,7 +179,7 @@ class Poller:
         values = {**values, **self._accounts.add(snapshot, began, self._node)}
         self._tell_gpus(health)
         stale_health, _ = collect(withdrawn(snapshot), self._node)
-        foreign = self._spoken.families(snapshot, self._node, health, values)
+        foreign = self._spoken.families(snapshot, self._node, values)
         fresh, native = self._pages.render({**values, **health}, foreign, self._own.render())
         return Publication(snapshot, began, fresh, finish(self._stale_renderer.render(stale_health)), native)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from exporter.dialects import DIALECTS
+from exporter.dialects.aom import SETTABLE
 from exporter.health import HealthPolicy
 from exporter.simulated import MODELS, SPEC
 
@@ -105,6 +106,13 @@ def _dialects(text: str) -> tuple[str, ...]:
     return names
 
 
+def _labels(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
+    if not all(equals and name.strip() in SETTABLE for name, equals, _ in pairs):
+        raise ValueError(f"must be NAME=VALUE, separated by commas, of the names {', '.join(SETTABLE)}")
+    return tuple((name.strip(), value.strip()) for name, _, value in pairs)
+
+
 def _level(text: str) -> str:
     if text.lower() not in LOG_LEVELS:
         raise ValueError(f"must be one of {', '.join(LOG_LEVELS)}")
@@ -151,6 +159,9 @@ class Settings:
     xid_window_seconds: float = _setting("3600", "how long an Xid counts after it last came", _seconds(1))
     dialect: tuple[str, ...] = _setting(
         "", f"other exporters' names to publish too, separated by commas: {', '.join(DIALECTS)}", _dialects
+    )
+    aom_labels: tuple[tuple[str, str], ...] = _setting(
+        "", f"labels of the aom dialect that only you know, NAME=VALUE with commas: {', '.join(SETTABLE)}", _labels
     )
     once: bool = _setting("false", "poll once, print what a scrape would get, and exit", _yes_no)
     web_config_file: str = _setting(

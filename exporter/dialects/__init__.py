@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from exporter import catalogue
 from exporter.believable import believed
-from exporter.dialects import dcgm
-from exporter.dialects.rows import Holder, Row, Samples, View
+from exporter.dialects import aom, cce, dcgm, nvidia_smi
+from exporter.dialects.rows import Row, Samples, View
 from exporter.exposition import Families
-from exporter.holdings import holdings
+from exporter.holdings import Holder, Slot, holdings
 from exporter.metric import Metric
 from exporter.readings import Snapshot
 
@@ -29,7 +29,13 @@ class Dialect:
 
 
 DIALECTS: dict[str, Dialect] = {
-    dialect.name: dialect for dialect in (Dialect("dcgm", "NVIDIA dcgm-exporter", dcgm.ROWS, dcgm.speak),)
+    dialect.name: dialect
+    for dialect in (
+        Dialect("aom", "Huawei Cloud AOM", aom.ROWS, aom.speak),
+        Dialect("dcgm", "NVIDIA dcgm-exporter", dcgm.ROWS, dcgm.speak),
+        Dialect("nvidia_smi", "nvidia_gpu_exporter", nvidia_smi.ROWS, nvidia_smi.speak),
+        Dialect("cce", "CCE AI suite (NVIDIA GPU)", cce.ROWS, cce.speak),
+    )
 }
 
 
@@ -51,8 +57,8 @@ class Spoken:
         names = {metric.name for metric in self.order}
         return frozenset(metric for metric in catalogue.CATALOGUE if metric.name in names)
 
-    def families(self, snapshot: Snapshot, node: str, health: Families, values: Families) -> Families:
-        """Say one snapshot in these dialects. ``health`` and ``values`` are the native samples of it."""
+    def families(self, snapshot: Snapshot, node: str, values: Families) -> Families:
+        """Say one snapshot in these dialects. ``values`` are its native samples."""
         gpus = tuple(believed(gpu) for gpu in snapshot.gpus if gpu.fault is None)
         view = View(snapshot, node, gpus, _holders(snapshot), values, self.labels)
         samples: Samples = defaultdict(dict)
@@ -61,12 +67,10 @@ class Spoken:
         return samples
 
 
-def _holders(snapshot: Snapshot) -> dict[str, tuple[Holder, ...]]:
-    """Uuid of a GPU, or of each instance in a GPU instance -> the containers that hold it."""
-    found: dict[str, tuple[Holder, ...]] = {}
-    for held in holdings(snapshot.allocations or (), snapshot.gpus)[0]:
-        for piece in held.pieces:
-            within = [mig.uuid for mig in held.gpu.mig if mig.gpu_instance == piece.slot]
-            for uuid in within if piece.instance else (held.gpu.uuid,):
-                found[uuid] = (*found.get(uuid, ()), held.holder)
+def _holders(snapshot: Snapshot) -> dict[tuple[str, Slot], tuple[Holder, ...]]:
+    found: dict[tuple[str, Slot], tuple[Holder, ...]] = {}
+    for holding in holdings(snapshot.allocations or (), snapshot.gpus)[0]:
+        for piece in holding.pieces:
+            thing = (holding.gpu.uuid, piece.slot)
+            found[thing] = (*found.get(thing, ()), holding.holder)
     return found

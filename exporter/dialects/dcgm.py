@@ -6,7 +6,7 @@ Why it exists: dashboard 12239 and most alert rules for NVIDIA GPUs ask for thes
 from collections.abc import Callable
 from typing import Any
 
-from exporter.dialects.rows import MEBIBYTE, NOBODY, Row, Samples, View, fill, metric, reads
+from exporter.dialects.rows import MEBIBYTE, Row, Samples, View, fill, metric, reads
 from exporter.metric import Kind
 from exporter.readings import GpuReading, MigReading
 
@@ -116,7 +116,7 @@ BOARD: tuple[Row, ...] = (
         "aom_node_gpu_temperature_centigrade",
     ),
     _field("DEV_POWER_USAGE", "W", "Power that the board draws, in W.", "power_watts", "aom_node_gpu_power_watts"),
-    _field("DEV_POWER_MGMT_LIMIT", "W", "Power limit in W.", "power_limit_watts"),
+    _field("DEV_ENFORCED_POWER_LIMIT", "W", "Power limit in force, in W.", "power_limit_watts"),
     _field(
         "DEV_TOTAL_ENERGY_CONSUMPTION",
         "mJ",
@@ -191,7 +191,7 @@ def speak(view: View, samples: Samples) -> None:
 
 
 def _labels(view: View, gpu: GpuReading, mig: MigReading | None) -> tuple[str, ...]:
-    namespace, pod, container = _holder(view, gpu, mig)
+    namespace, pod, container = view.holder(gpu.uuid, mig.gpu_instance if mig else None)
     return (
         str(gpu.index),
         gpu.uuid,
@@ -206,12 +206,3 @@ def _labels(view: View, gpu: GpuReading, mig: MigReading | None) -> tuple[str, .
         namespace,
         pod,
     )
-
-
-def _holder(view: View, gpu: GpuReading, mig: MigReading | None) -> tuple[str, str, str]:
-    if mig is None:
-        # who holds a part of a board does not hold the board
-        return NOBODY if gpu.mig else view.holder(gpu.uuid)
-    uuids = {one.uuid for one in gpu.mig if one.gpu_instance == mig.gpu_instance}
-    holders = {holder for uuid in uuids for holder in view.holders.get(uuid, ())}
-    return holders.pop() if len(holders) == 1 else NOBODY

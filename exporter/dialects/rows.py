@@ -11,13 +11,12 @@ from typing import Any
 
 from exporter.believable import within
 from exporter.exposition import Families, Labels
+from exporter.holdings import Holder, Slot
 from exporter.metric import Kind, Level, Metric
 from exporter.readings import GpuReading, Snapshot
 
 MEBIBYTE = 2**20
 
-Holder = tuple[str, str, str]
-"""namespace, pod, container"""
 NOBODY: Holder = ("", "", "")
 Samples = defaultdict[Metric, dict[Labels, float]]
 
@@ -40,16 +39,16 @@ class View:
     snapshot: Snapshot
     node: str
     gpus: tuple[GpuReading, ...]
-    holders: Mapping[str, tuple[Holder, ...]]
-    """uuid of a GPU or MIG device -> the containers that hold it"""
+    holders: Mapping[tuple[str, Slot], tuple[Holder, ...]]
+    """(uuid of a GPU, GPU instance or None) -> the containers that hold it"""
     native: Families
     """The samples of the native families, from which container series are taken."""
     labels: Mapping[str, str]
     """Labels that only the settings know, such as clusterId."""
 
-    def holder(self, uuid: str) -> Holder:
-        """Return the container that alone holds a device, else NOBODY."""
-        holders = self.holders.get(uuid, ())
+    def holder(self, uuid: str, instance: Slot = None) -> Holder:
+        """Return the container that alone holds a GPU, or an instance of it, else NOBODY."""
+        holders = self.holders.get((uuid, instance), ())
         return holders[0] if len(holders) == 1 else NOBODY
 
 

@@ -1,8 +1,9 @@
 """Snapshots rich enough for every row of every dialect, and what a dialect makes of them."""
 
+import re
 from typing import Any
 
-from exporter.dialects import DIALECTS, Spoken
+from exporter.dialects import DIALECTS, Spoken, nvidia_smi
 from exporter.exposition import Renderer, Texts
 from exporter.readings import (
     AbsentReason,
@@ -22,6 +23,11 @@ FACTS = {
     "minor_number": "0",
     "serial": "1650522000001",
     "vbios_version": "96.00.A5.00.03",
+    "cuda_version": "13.1",
+} | {
+    name: "1"
+    for name in re.findall(r"facts\[(\w+)\]", " ".join(row.metric.source for row in nvidia_smi.FACTS))
+    if name not in {"pci_bus_id", "serial"}
 }
 
 
@@ -79,7 +85,15 @@ def mig_gpu(uuid: str = "GPU-mig") -> GpuReading:
         mig=(
             MigReading("MIG-a", 2, 0, "1c.4g.71gb", **shared, sm_active_ratio=0.75),
             MigReading("MIG-b", 2, 1, "2c.4g.71gb", **shared, sm_active_ratio=0.75),
-            MigReading("MIG-c", 9, 0, "1g.18gb", memory_total_bytes=16384 * MIB, memory_used_bytes=9 * MIB),
+            MigReading(
+                "MIG-c",
+                9,
+                0,
+                "1g.18gb",
+                memory_total_bytes=16384 * MIB,
+                memory_used_bytes=9 * MIB,
+                memory_reserved_bytes=0,
+            ),
         ),
     )
 
@@ -101,7 +115,7 @@ def rich() -> Snapshot:
         holds("shared-1", "GPU-shared::1"),
         holds("lost-0", "GPU-lost"),
     )
-    return snapshot(*gpus, allocations=allocations, driver_version="590.48.01")
+    return snapshot(*gpus, allocations=allocations, driver_version="595.80")
 
 
 LABELS = {"clusterName": "prod", "nodeIP": "10.0.0.7"}
@@ -110,7 +124,7 @@ LABELS = {"clusterName": "prod", "nodeIP": "10.0.0.7"}
 def spoken(of: Snapshot, *names: str, node: str = "node-1") -> Texts:
     """Return what these dialects, or all of them, print of a snapshot."""
     say = Spoken(names or tuple(DIALECTS), LABELS)
-    return Renderer(say.order).render(say.families(of, node, *collect(of, node)))
+    return Renderer(say.order).render(say.families(of, node, collect(of, node)[1]))
 
 
 def heard(text: str) -> Series:

@@ -111,3 +111,79 @@ class TestDcgm:
     def test_the_part_of_memory_used_leaves_out_what_is_reserved(self) -> None:
         half = gpu(memory_total_bytes=90 * MIB, memory_reserved_bytes=10 * MIB, memory_used_bytes=40 * MIB)
         assert values(heard(spoken(snapshot(half), "dcgm").plain), "DCGM_FI_DEV_FB_USED_PERCENT") == [0.5]
+
+
+class TestAom:
+    def test_free_is_the_capacity_at_node_and_container_level_and_help_says_so(self) -> None:
+        text = spoken(snapshot(full_gpu(), allocations=(holds("p", "GPU-full"),)), "aom").plain
+        series = heard(text)
+        assert values(series, "aom_node_gpu_memory_free_megabytes") == [80000]
+        assert values(series, "aom_container_gpu_memory_free_megabytes", podName="p", nameSpace="ml") == [80000]
+        assert values(series, "gpuMemCapacity") == [80000]
+        helps = [line for line in text.splitlines() if line.startswith("# HELP") and "_free_" in line]
+        assert len(helps) == 2
+        assert all("not what is free" in line for line in helps)
+
+    def test_labels_are_spelled_as_aom_does_and_those_of_the_settings_are_added(self) -> None:
+        (labels,) = [dict(have) for name, have in heard(spoken(snapshot(full_gpu()), "aom").plain) if name == "gpuUtil"]
+        assert labels == {
+            "clusterName": "prod",
+            "gpuName": "NVIDIA H100 80GB HBM3",
+            "gpuID": "GPU-full",
+            "nodeIP": "10.0.0.7",
+            "hostName": "node-1",
+        }
+
+    def test_only_this_dialect_takes_the_place_of_native_families(self) -> None:
+        replaced = {name: {metric.name for metric in Spoken((name,)).replaced} for name in DIALECTS}
+        assert "aom_node_gpu_memory_free_megabytes" in replaced.pop("aom")
+        assert not any(replaced.values())
+
+
+class TestNvidiaSmi:
+    def test_values_are_in_base_units_under_a_uuid_without_its_prefix(self) -> None:
+        series = heard(spoken(snapshot(full_gpu()), "nvidia_smi").plain)
+        assert values(series, "nvidia_smi_utilization_gpu_ratio", uuid="full") == [0.55]
+        assert values(series, "nvidia_smi_memory_used_bytes") == [20000 * MIB + 700_000]
+        assert values(series, "nvidia_smi_clocks_current_sm_clock_hz") == [1.98e9]
+        assert values(series, "nvidia_smi_energy_joules_total") == [1234.5678]
+
+    def test_reasons_of_held_clocks_have_their_names_of_new_and_of_old_drivers(self) -> None:
+        series = heard(spoken(snapshot(full_gpu(clocks_event_reasons=0x44)), "nvidia_smi").plain)
+        for prefix in ("nvidia_smi_clocks_event_reasons_", "nvidia_smi_clocks_throttle_reasons_"):
+            held = {name.removeprefix(prefix) for (name, _), value in series.items() if prefix in name and value == 1}
+            assert held - {"supported"} == {"sw_power_cap", "hw_thermal_slowdown"}
+
+    def test_a_process_whose_memory_is_not_told_is_counted_and_named(self) -> None:
+        series = heard(spoken(snapshot(full_gpu()), "nvidia_smi").plain)
+        assert values(series, "nvidia_smi_compute_apps") == [2]
+        assert values(series, "nvidia_smi_compute_app_info", process_name='odd "name"\n') == [1]
+        assert values(series, "nvidia_smi_compute_app_used_memory_bytes") == [100 * MIB]
+
+    def test_that_the_driver_does_not_answer_is_told(self) -> None:
+        down = snapshot(driver=SourceState(up=False, reason="library_not_found"), driver_failures=3)
+        series = heard(spoken(down, "nvidia_smi").plain)
+        assert values(series, "nvidia_smi_last_collect_success") == [0]
+        assert values(series, "nvidia_smi_failed_scrapes_total") == [3]
+        assert values(series, "nvidia_smi_last_collect_success_timestamp_seconds") == []
+
+
+class TestCce:
+    def test_units_are_bytes_milliwatts_and_millijoules_and_all_are_gauges(self) -> None:
+        text = spoken(snapshot(full_gpu(), allocations=(holds("p", "GPU-full"),)), "cce").plain
+        series = heard(text)
+        assert values(series, "cce_gpu_memory_total", namespace="ml", pod="p", container="main") == [80000 * MIB]
+        assert values(series, "cce_gpu_power_usage") == [350500]
+        assert values(series, "cce_gpu_total_energy_consumption") == [1234567]
+        assert "counter" not in text
+
+    def test_memory_in_percent_is_of_used_and_free(self) -> None:
+        of = gpu(memory_used_bytes=30 * MIB, memory_free_bytes=10 * MIB, memory_total_bytes=50 * MIB)
+        assert values(heard(spoken(snapshot(of), "cce").plain), "cce_gpu_memory_utilization") == [75]
+
+    def test_a_pods_slice_is_told_apart_from_the_card(self) -> None:
+        held = snapshot(gpu("GPU-a"), allocations=(holds("p", "GPU-a"),))
+        series = heard(spoken(held, "cce").plain)
+        assert values(series, "gpu_pod_memory_used", pod="p", gpu_index="0") == [20000 * MIB]
+        assert values(series, "gpu_pod_core_percentage_total") == [100]
+        assert values(series, "gpu_pod_core_percentage_used") == [55]

@@ -34,7 +34,8 @@ SAMPLES = {
     "fatal_xids": ("74", "48, 79"),
     "ignored_xids": ("", "13"),
     "xid_window_seconds": ("60", "600"),
-    "dialect": ("dcgm", " dcgm,dcgm"),
+    "dialect": ("dcgm", " cce,aom"),
+    "aom_labels": ("nodeIP=10.0.0.1", "clusterId=a, clusterName=b=c"),
     "max_requests": ("3", "0"),
 }
 """field -> two of its values, as text; any text does for the others."""
@@ -183,3 +184,8 @@ def test_dialects_are_named_and_an_unknown_one_is_refused_with_those_that_are_kn
 @pytest.mark.parametrize("text", ["[::1]:9836", "127.0.0.1:0"])
 def test_an_address_is_shown_as_it_is_written(text: str) -> None:
     assert str(parse(["--listen", text], {}).listen) == text
+
+
+@pytest.mark.parametrize("text", ["nodeIP", "node_ip=1", "=x"])
+def test_a_label_that_aom_does_not_have_is_refused(text: str) -> None:
+    assert "clusterId" in refused("--aom-labels", text)[0]

@@ -16,8 +16,23 @@ VERBS = {
 }
 
 
+INTERRUPTED = 128 + 2
+"""The exit code by which shells know that a command was ended by Ctrl-C."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Dispatch to the verb's ``add_arguments`` and ``main``. Exit code 2 = bad usage or unreadable input."""
+    try:
+        return dispatch(argv)
+    except KeyboardInterrupt:  # before a verb that minds it has begun, or in one that doesn't
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has gone, as `head` does
+        sys.stdout = None  # else Python complains at its own end
+        return 1
+
+
+def dispatch(argv: Sequence[str] | None) -> int:
+    """Find the verb, load its module, run it."""
     words = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="gpuscale", description="Scale GPU workloads and node pools.")
     parser.add_argument("--version", action="version", version=f"gpuscale {version()}")

@@ -84,11 +84,7 @@ def main(args: argparse.Namespace) -> int:
     except (UsageError, LoadError) as error:
         print(f"gpuscale demo: {error}", file=sys.stderr)
         return 2
-    try:
-        return asyncio.run(demo(options))
-    except BrokenPipeError:  # the reader of our output has gone; the parts are ended by then
-        sys.stdout = None  # else Python complains at its own end
-        return 1
+    return asyncio.run(demo(options))
 
 
 def options_from(args: argparse.Namespace) -> Options:
@@ -96,7 +92,8 @@ def options_from(args: argparse.Namespace) -> Options:
     seconds = _number("--for", args.seconds, 1.0, LONGEST_SECONDS)
     tick = _number("--tick", args.tick, 0.2, 60.0)
     numbers = Scenario()
-    load = from_file(args.load, seconds, numbers.peak_gpus) if args.load else waves(seconds, numbers.peak_gpus)
+    given = args.load is not None
+    load = from_file(args.load, seconds, numbers.peak_gpus) if given else waves(seconds, numbers.peak_gpus)
     return Options(seconds, tick, load, _writable("--json", args.json), _kubeconfig(args.kubeconfig), numbers)
 
 
@@ -203,8 +200,8 @@ class Stage:
             print(f"gpuscale demo: {failure}", file=sys.stderr)
         if world is None or self.display is None:
             print("ended before the load began")
-            self._write_json({"form": FORM, "outcome": outcome, "failure": failure, "seconds": 0.0})
-            return 1 if failure else 0
+            document = {"form": FORM, "outcome": outcome, "failure": failure, "seconds": 0.0}
+            return 1 if not self._write_json(document) or failure else 0
         self.display.finish()
         run = Run(
             began=self.began,
@@ -217,12 +214,18 @@ class Stage:
         )
         document = summary(world.record, world.plant, options.scenario, options.load, run)
         print("\n".join(lines(document, options.load)))
-        self._write_json(document)
-        return 1 if failure else 0
+        return 1 if not self._write_json(document) or failure else 0
 
-    def _write_json(self, document: dict[str, Any]) -> None:
-        if self.options.json is not None:
-            self.options.json.write_text(json.dumps(document, indent=2) + "\n")
+    def _write_json(self, document: dict[str, Any]) -> bool:
+        """Write the file that was asked for. False = it can't be written any more, which is said."""
+        path = self.options.json
+        try:
+            if path is not None:
+                path.write_text(json.dumps(document, indent=2) + "\n")
+        except OSError as error:
+            print(f"gpuscale demo: --json {path}: cannot be written: {error.strerror}", file=sys.stderr)
+            return False
+        return True
 
     async def close(self) -> None:
         """End every part that was started, and remove what was written."""

@@ -270,3 +270,15 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("gpuscale ")
+
+
+@pytest.mark.parametrize(("ends", "code"), [(KeyboardInterrupt, 130), (BrokenPipeError, 1)])
+def test_who_stops_it_or_reads_no_further_gets_no_traceback(
+    ends: type[BaseException], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise ends
+
+    monkeypatch.setattr("controller.offline.as_text", stopped)
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # given back afterwards
+    assert run(tmp_path, form()) == code

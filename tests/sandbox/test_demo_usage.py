@@ -27,6 +27,7 @@ def options(*words: str) -> demo.Options:
         (("--tick", "0"), "--tick 0: expected seconds from 0.2 to 60"),
         (("--json", "/missing/folder/x.json"), "--json /missing/folder/x.json: cannot be written: No such file"),
         (("--kubeconfig", "/missing/folder/k"), "--kubeconfig /missing/folder/k: cannot be written: No such file"),
+        (("--load", ""), ": cannot be read: "),
         (("--load", "/missing.csv"), "/missing.csv: cannot be read: No such file or directory"),
     ],
 )
@@ -67,3 +68,17 @@ def test_without_flags_it_runs_two_minutes_under_the_built_in_load() -> None:
     chosen = options()
     assert (chosen.seconds, chosen.tick_seconds, chosen.load.source) == (120.0, 2.0, "built-in")
     assert (chosen.json, chosen.kubeconfig) == (None, None)
+
+
+def test_a_disk_that_is_full_at_the_end_is_one_line_and_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = tmp_path / "file" / "demo.json"
+    full.parent.mkdir()
+    stage = demo.Stage(options("--json", str(full)))
+    full.unlink()
+    full.parent.rmdir()
+    full.parent.write_text("in its place")
+    assert stage.conclude("interrupted", None) == 1
+    assert capsys.readouterr().err == f"gpuscale demo: --json {full}: cannot be written: Not a directory\n"
+    stage.folder.rmdir()

@@ -10,10 +10,10 @@ HPA_CASES ?= 2000
 PARTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test real-parts test-hpa test-cluster test-stack check format crds chart bench clean
+.PHONY: help install demo test real-parts test-hpa test-cluster test-stack check format crds chart bench bench-exporter clean
 
 help: ## list the tasks
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed ## create .venv and install the project with its development tools
 
@@ -62,6 +62,10 @@ chart: crds ## write all that the chart has from elsewhere: definitions, rules, 
 
 bench: install ## run the benchmarks; each prints a table and says what it isolates; BENCH_ARGS=--smoke
 	@for b in bench/*.py; do echo "== $$b"; $(BIN)/python $$b $(BENCH_ARGS) || exit 1; done
+
+bench-exporter: install ## the exporter beside its peers; BENCH_ARGS="--peer-python PYTHON" names who has nvitop-exporter
+	$(BIN)/python bench/exporter.py $(filter --smoke,$(BENCH_ARGS))
+	$(BIN)/python bench/peers.py $(BENCH_ARGS)
 
 clean: ## remove what the tasks above made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -44,6 +44,7 @@ HEADERS = {
 MOST_OF_STOCK = 1 / 8
 MOST_OF_BYTES = 1.5
 MOST_MS_PER_1000 = 3.0
+PRECISE_CLOCK = 2  # what clock_getcpuclockid makes of a pid: its complement, shifted, and this kind of clock
 KINDS = ("ours", "bytes", "stock")
 
 
@@ -148,9 +149,8 @@ class Server:
     latencies_ms: list[float] = field(default_factory=list)
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time of all its threads, by the kernel."""
-        tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+        """Return the CPU time of the process, threads that have ended included: the kernel's clock of that process."""
+        return time.clock_gettime((~self.pid << 3) | PRECISE_CLOCK)
 
     def resident_mib(self) -> float:
         """Return its resident memory."""

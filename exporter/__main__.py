@@ -67,6 +67,7 @@ def _poller(settings: Settings, source: Source, allocations: AllocationSource) -
         settings.poll_seconds,
         health_policy=settings.health_policy,
         spoken=Spoken(settings.dialect, dict(settings.aom_labels)),
+        most_series=settings.max_series,
     )
 
 

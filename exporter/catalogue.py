@@ -195,6 +195,19 @@ POLL_DURATION = _health(
 POLLS = _health(
     "gpuscale_polls_total", ("node",), "Polls since the exporter started.", "Snapshot.polls", kind="counter"
 )
+SERIES = _health(
+    "gpuscale_exporter_series",
+    ("node",),
+    "GPU series that the exporter publishes, without those about its own process.",
+    "Budget.series",
+)
+SERIES_DROPPED = _health(
+    "gpuscale_exporter_series_dropped_total",
+    ("node",),
+    "Series left out since the exporter started, at each poll, because they are beyond --max-series.",
+    "Budget.dropped_total",
+    kind="counter",
+)
 DRIVER_FAILURES = _health(
     "gpuscale_driver_failures_total",
     ("node",),
@@ -242,6 +255,8 @@ HEALTH: tuple[Metric, ...] = (
     POLL_DURATION,
     POLLS,
     DRIVER_FAILURES,
+    SERIES,
+    SERIES_DROPPED,
 )
 SELF: tuple[Metric, ...] = (
     _self("gpuscale_exporter_info", ("version",), "Always 1. The version of this exporter."),

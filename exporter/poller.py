@@ -13,6 +13,7 @@ from typing import Protocol
 
 from exporter import catalogue
 from exporter.accounts import Accounts
+from exporter.budget import Budget
 from exporter.dialects import Spoken
 from exporter.exposition import Body, Families, Renderer, Texts, finish
 from exporter.health import DEFAULT_POLICY, HealthPolicy
@@ -67,6 +68,9 @@ class Publication:
     """Health only: what is served once the snapshot is too old."""
     native: Body
     """``fresh`` in native names only."""
+    series: int = 0
+    """GPU series of ``fresh``, and the most that it may have (0 = any number)."""
+    most_series: int = 0
 
 
 class _Pages:
@@ -101,6 +105,7 @@ class Poller:
         monotonic: Callable[[], float] = time.monotonic,
         health_policy: HealthPolicy = DEFAULT_POLICY,
         spoken: Spoken = NATIVE_ONLY,
+        most_series: int = 0,
     ) -> None:
         self.latest: Publication | None = None
         self._source = source
@@ -113,6 +118,7 @@ class Poller:
         self._accounts = Accounts(longest_seconds=COUNTED_POLLS * period_seconds)
         self._own = ProcessMetrics()
         self._spoken = spoken
+        self._budget = Budget(most_series)
         self._pages = _Pages(spoken)
         self._stale_renderer = Renderer()
         self._known: tuple[GpuReading, ...] = ()
@@ -180,8 +186,15 @@ class Poller:
         self._tell_gpus(health)
         stale_health, _ = collect(withdrawn(snapshot), self._node)
         foreign = self._spoken.families(snapshot, self._node, values)
+        values, foreign = self._budget.fit(health, values, foreign)
+        health = {
+            **health,
+            catalogue.SERIES: {(self._node,): self._budget.series},
+            catalogue.SERIES_DROPPED: {(self._node,): self._budget.dropped_total},
+        }
         fresh, native = self._pages.render({**values, **health}, foreign, self._own.render())
-        return Publication(snapshot, began, fresh, finish(self._stale_renderer.render(stale_health)), native)
+        stale = finish(self._stale_renderer.render(stale_health))
+        return Publication(snapshot, began, fresh, stale, native, self._budget.series, self._budget.most)
 
     def _tell_sources(self, snapshot: Snapshot) -> None:
         before = self.latest.snapshot if self.latest else None

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from aiohttp import http_exceptions, web
 
 from exporter.exposition import OPENMETRICS_CONTENT_TYPE, TEXT_CONTENT_TYPE
+from exporter.filters import QueryError, select
 from exporter.guard import Guard
 from exporter.poller import Publication
 
@@ -59,6 +60,12 @@ class Pages:
         age = max(0.0, self._monotonic() - publication.began)
         fresh = publication.native if native else publication.fresh
         body = fresh if age <= self._stale_after else publication.stale
+        collectors, gpus = request.query.getall("collect[]", ()), request.query.getall("gpu", ())
+        if collectors or gpus:
+            try:
+                body = select(body, collectors, gpus, publication.snapshot.gpus)
+            except QueryError as bad:
+                return web.Response(status=400, text=f"{bad}\n")
         openmetrics, gzip = negotiate(request.headers.get("Accept", ""), request.headers.get("Accept-Encoding", ""))
         headers = _HEADERS[openmetrics, gzip] | {"Age": f"{age:.3f}"}
         return web.Response(body=body.form(openmetrics=openmetrics, gzip=gzip), headers=headers)
@@ -89,6 +96,7 @@ class Pages:
             "GPUs": f"{seen} of {len(snapshot.gpus)} readable",
             "driver": snapshot.driver_version if snapshot.driver.up else snapshot.driver.message,
             "kubelet": "answers" if snapshot.kubelet.up else snapshot.kubelet.message,
+            "series": f"{publication.series} ({publication.most_series or 'any number'} allowed)",
             "last poll": f"{age:.1f} s ago" + (": too old, values are withdrawn" if age > self._stale_after else ""),
         }
         cells = (f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in rows.items())
@@ -164,6 +172,8 @@ th {{ text-align: left; padding-right: 1em; vertical-align: top }}</style></head
 <p>Publishes what is true about the GPUs of node <b>{node}</b>.</p>
 {state}
 <ul><li><a href="/metrics">/metrics</a> for Prometheus (text or OpenMetrics, gzip)</li>
+<li><a href="/metrics?collect[]=health">/metrics?collect[]=health</a> one kind of families; <code>?gpu=</code> and a
+UUID or an index: one GPU</li>
 <li><a href="/metrics/native">/metrics/native</a> always in the native names</li>
 <li><a href="/healthz">/healthz</a> the process serves</li>
 <li><a href="/readyz">/readyz</a> the first poll has finished</li></ul>

@@ -168,6 +168,7 @@ class Settings:
         "", "YAML file of TLS, users and headers, as Prometheus' own exporters read it; followed while running", str
     )
     max_requests: int = _setting("40", "requests under way at once, more get 503; 0 = no limit", _count)
+    max_series: int = _setting("0", "GPU series on a page, families beyond it are left out; 0 = no limit", _count)
     log_level: str = _setting("info", f"one of {', '.join(LOG_LEVELS)}", _level)
 
     @property

@@ -9,6 +9,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from exporter.poller import Poller, Publication
+from exporter.readings import GpuReading, SourceState
 from exporter.server import Pages, negotiate
 from exporter.simulated import SimulatedSource
 from tests.exporter.build import names, read, read_openmetrics, values
@@ -124,6 +125,84 @@ async def test_past_three_polls_values_are_withdrawn_and_health_stays(
     assert values(series, "gpuscale_gpu_absent", reason="stale") == [1, 1]
 
 
+@pytest.mark.parametrize("headers", [PLAIN, PROMETHEUS])
+async def test_a_scrape_of_one_kind_of_families_or_one_gpu_is_a_part_of_the_page(
+    http: aiohttp.ClientSession, board: Board, headers: dict[str, str]
+) -> None:
+    publication = await board.publish()
+    uuid = publication.snapshot.gpus[1].uuid
+
+    async def part(query: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        status, body, answered = await fetch(http, f"/metrics?{query}", headers)
+        assert status == 200
+        text = (gzip.decompress(body) if "Content-Encoding" in answered else body).decode()
+        return read_openmetrics(text) if "# EOF" in text else read(text)
+
+    whole = read(publication.fresh.plain.decode())
+    health = await part("collect[]=health")
+    assert health.items() < whole.items()
+    assert {name.split("_")[0] for name in names(health)} == {"gpuscale"}
+    both = await part("collect[]=health&collect[]=node")
+    assert health.items() < both.items()
+    assert "aom_node_gpu_usage" in names(both)
+    for query in (f"gpu={uuid}", "gpu=1"):
+        one = await part(query)
+        assert one.items() < whole.items()
+        assert {dict(labels).get("uuid") for _, labels in one} == {uuid, None}
+    assert (await part(f"gpu=0&gpu={uuid}")).keys() == whole.keys()
+    alone = await part("gpu=1&collect[]=node")
+    assert {dict(labels).get("uuid") for _, labels in alone} == {uuid}
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("collect[]=nodes", b"no collector nodes: known are node, "),
+        ("gpu=7", b"no GPU 7: known are GPU-"),
+        ("gpu=GPU-nothing&gpu=0", b"no GPU GPU-nothing: known are"),
+    ],
+)
+async def test_a_query_for_what_is_not_there_names_what_is(
+    http: aiohttp.ClientSession, board: Board, query: str, words: bytes
+) -> None:
+    await board.publish()
+    status, body, _ = await fetch(http, f"/metrics?{query}")
+    assert (status, words in body) == (400, True)
+
+
+async def test_a_part_of_a_stale_page_has_no_values_either(http: aiohttp.ClientSession, board: Board) -> None:
+    await board.publish()
+    board.now = 60
+    status, body, _ = await fetch(http, "/metrics?collect[]=node&collect[]=health")
+    assert status == 200
+    assert not [name for name in names(read(body.decode())) if name.startswith("aom_")]
+
+
+async def test_values_leave_although_the_poller_itself_never_returns(http: aiohttp.ClientSession, board: Board) -> None:
+    class Frozen(SimulatedSource):
+        frozen = False
+
+        async def read(self, now: float) -> tuple[tuple[GpuReading, ...], SourceState]:
+            if self.frozen:
+                await asyncio.Event().wait()
+            return await super().read(now)
+
+    source = Frozen("2xT4")
+    poller = Poller(source, source, "node-1", 1, monotonic=lambda: board.now)
+    board.latest = await poller.poll()
+    source.frozen = True
+    waiting = asyncio.create_task(poller.poll())
+    await asyncio.sleep(0)
+    board.now = 2.9
+    assert "aom_node_gpu_usage" in names(read((await fetch(http))[1].decode()))
+    board.now = 3.1
+    stale = read((await fetch(http))[1].decode())
+    assert not [name for name in names(stale) if name.startswith("aom_")]
+    assert values(stale, "gpuscale_snapshot_timestamp_seconds") == [board.latest.snapshot.taken_at]
+    assert not waiting.done()
+    waiting.cancel()
+
+
 async def test_values_come_back_with_the_next_poll(http: aiohttp.ClientSession, board: Board) -> None:
     await board.publish()
     board.now = 100.0
@@ -135,7 +214,7 @@ async def test_the_landing_page_tells_state_and_ways(http: aiohttp.ClientSession
     await board.publish()
     status, body, headers = await fetch(http, "/")
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    for words in (b"node-1", b"2 of 2 readable", b'href="/metrics"', b'href="/readyz"'):
+    for words in (b"node-1", b"2 of 2 readable", b"any number allowed", b'href="/metrics"', b'href="/readyz"'):
         assert words in body
     board.now = 60
     assert b"values are withdrawn" in (await fetch(http, "/"))[1]

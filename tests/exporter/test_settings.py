@@ -37,6 +37,7 @@ SAMPLES = {
     "dialect": ("dcgm", " cce,aom"),
     "aom_labels": ("nodeIP=10.0.0.1", "clusterId=a, clusterName=b=c"),
     "max_requests": ("3", "0"),
+    "max_series": ("3", "0"),
 }
 """field -> two of its values, as text; any text does for the others."""
 

@@ -56,7 +56,8 @@ def wire(settings: Settings) -> tuple[Source, AllocationSource]:
     # the driver's library is loaded only where a driver is asked for
     from exporter.nvml.device import NvmlSource
 
-    return NvmlSource(settings.deadline), KubeletAllocations(settings.kubelet_socket, settings.deadline)
+    source = NvmlSource(settings.deadline, slow_seconds=settings.slow_poll_seconds)
+    return source, KubeletAllocations(settings.kubelet_socket, settings.deadline)
 
 
 def _poller(settings: Settings, source: Source, allocations: AllocationSource) -> Poller:

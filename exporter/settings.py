@@ -145,6 +145,9 @@ class Settings:
     deadline_seconds: float = _setting(
         "0", "how long one GPU, or the kubelet, may take; 0 = half of the polls that may be missed", _seconds(0)
     )
+    slow_poll_seconds: float = _setting(
+        "15", "time between two readings of what is slow to read: ECC, repairs, NVLink, PCIe", _seconds(0.05)
+    )
     stale_polls: int = _setting("3", "polls after which values that are not renewed are withdrawn", _polls)
     simulate: str = _setting(
         "", "no driver: COUNTxMODEL, such as 8xH100, or a JSON file re-read at each poll", _simulation

@@ -87,12 +87,17 @@ class Memory:
     reserved: int | None
 
 
+def absent(code: int) -> Absent:
+    """Return what an error code of the driver says about the value that was asked for."""
+    return Absent(_REASONS.get(code, AbsentReason.DRIVER_ERROR), code)
+
+
 def ask(function: Callable[..., T], *arguments: object) -> T | Absent:
     """Make one call; every way in which the binding can fail becomes Absent."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
-        return Absent(_REASONS.get(error.value, AbsentReason.DRIVER_ERROR), error.value)
+        return absent(error.value)
     except pynvml.NVMLLibraryMismatchError:
         return Absent(AbsentReason.NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
     except UnicodeDecodeError:
@@ -143,14 +148,17 @@ class GpuCalls:
 
     def name(self) -> str:
         """Return the model's name, "" where it is not told."""
-        answer = self._first(("nvmlDeviceGetName", pynvml.nvmlDeviceGetName))
+        answer = self.first(("nvmlDeviceGetName", pynvml.nvmlDeviceGetName))
         return "" if isinstance(answer, Absent) else str(answer)
 
-    def mig_enabled(self) -> bool:
-        """Whether the GPU is split. A change makes everything be asked for again: a split GPU supports less."""
-        answer = self._first(("nvmlDeviceGetMigMode", pynvml.nvmlDeviceGetMigMode))
+    def mig_enabled(self) -> bool | None:
+        """Whether the GPU is split; None: it cannot be.
+
+        A change makes everything be asked for again: a split GPU supports less.
+        """
+        answer = self.first(("nvmlDeviceGetMigMode", pynvml.nvmlDeviceGetMigMode))
         if isinstance(answer, Absent):
-            return bool(self._mig)
+            return self._mig
         enabled = bool(answer[0])
         if self._mig is not None and self._mig != enabled:
             self._unsupported.clear()
@@ -159,7 +167,7 @@ class GpuCalls:
 
     def memory(self) -> Memory | Absent:
         """Return the board's memory: with the driver's own share apart where the driver can tell."""
-        answer = self._first(("nvmlDeviceGetMemoryInfo_v2", _memory_v2), ("nvmlDeviceGetMemoryInfo", _memory_v1))
+        answer = self.first(("nvmlDeviceGetMemoryInfo_v2", _memory_v2), ("nvmlDeviceGetMemoryInfo", _memory_v1))
         if isinstance(answer, Absent):
             return answer
         figures = (answer.used, answer.free, answer.reserved or 0)
@@ -168,21 +176,21 @@ class GpuCalls:
 
     def utilization(self) -> tuple[float | Absent, float | Absent]:
         """Return the part of time, in percent, in which the GPU and its memory interface were busy."""
-        answer = self._first(("nvmlDeviceGetUtilizationRates", pynvml.nvmlDeviceGetUtilizationRates))
+        answer = self.first(("nvmlDeviceGetUtilizationRates", pynvml.nvmlDeviceGetUtilizationRates))
         if isinstance(answer, Absent):
             return answer, answer
         return _percent(answer.gpu), _percent(answer.memory)
 
     def temperature(self) -> float | Absent:
         """Return degrees C."""
-        answer = self._first(
+        answer = self.first(
             *((name, _temperature_by(name)) for name in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"))
         )
         return answer if isinstance(answer, Absent) else _within(float(answer), -60, 250)
 
     def power(self) -> float | Absent:
         """Return watts; the driver counts in milliwatts."""
-        answer = self._first(("nvmlDeviceGetPowerUsage", pynvml.nvmlDeviceGetPowerUsage))
+        answer = self.first(("nvmlDeviceGetPowerUsage", pynvml.nvmlDeviceGetPowerUsage))
         if isinstance(answer, Absent):
             return answer
         milliwatts = _within(float(answer), 0, _MOST_MILLIWATTS)
@@ -202,7 +210,7 @@ class GpuCalls:
         Two, because the driver takes its samples in its own rhythm: one period may end just before a sample.
         """
         since, last = self._sampled
-        samples = self._first(("nvmlDeviceGetProcessUtilization", lambda handle: _samples(handle, since)))
+        samples = self.first(("nvmlDeviceGetProcessUtilization", lambda handle: _samples(handle, since)))
         if isinstance(samples, Absent):
             return samples
         newest: dict[int, Any] = {}
@@ -215,12 +223,12 @@ class GpuCalls:
 
     def _listed(self, kind: str) -> dict[int, int | None] | Absent:
         newer, older = (f"nvmlDeviceGet{kind}RunningProcesses_{version}" for version in ("v3", "v2"))
-        answer = self._first((newer, _plausible(_resized(_binding(newer)))), (older, _resized(_binding(older))))
+        answer = self.first((newer, _plausible(_resized(binding(newer)))), (older, _resized(binding(older))))
         if isinstance(answer, Absent):
             return answer
         return {int(entry.pid): _known_bytes(entry.usedGpuMemory) for entry in answer if entry.pid not in _NO_PIDS}
 
-    def _first(self, *ways: tuple[str, Callable[[Handle], T]]) -> T | Absent:
+    def first(self, *ways: tuple[str, Callable[[Handle], T]]) -> T | Absent:
         """Ask in the first way that this GPU supports. Raises GpuError, DriverError."""
         answer: T | Absent = Absent(AbsentReason.NOT_SUPPORTED)
         for name, function in ways:
@@ -263,7 +271,7 @@ def _memory_v1(handle: Handle) -> Memory:
     return Memory(answer.total, answer.used, answer.free, None)
 
 
-def _binding(name: str) -> Callable[..., Any]:
+def binding(name: str) -> Callable[..., Any]:
     """Return a function of the binding; an older binding lacks newer ones, as an older driver does."""
     found: Callable[..., Any] | None = getattr(pynvml, name, None)
     return found or _missing
@@ -274,7 +282,7 @@ def _missing(*_: object) -> NoReturn:
 
 
 def _temperature_by(name: str) -> Callable[[Handle], int]:
-    return lambda handle: int(_binding(name)(handle, _SENSOR))
+    return lambda handle: int(binding(name)(handle, _SENSOR))
 
 
 def _plausible(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from exporter.nvml import calls
+from exporter.nvml.boards import Board
 from exporter.nvml.calls import Absent, GpuCalls
 from exporter.nvml.driver import Driver
 from exporter.nvml.workers import Worker
@@ -68,7 +69,8 @@ class _Slot:
 
     index: int
     worker: Worker
-    gpus: dict[str, GpuCalls] = field(default_factory=dict)
+    slow_seconds: float
+    gpus: dict[str, tuple[GpuCalls, Board]] = field(default_factory=dict)
     identity: _Identity | None = None
 
     def faulty(self, reason: AbsentReason) -> GpuReading:
@@ -99,15 +101,21 @@ class _Slot:
     def _read_claimed(self, handle: calls.Handle) -> GpuReading:
         started = time.monotonic()
         uuid = calls.read_uuid(handle)
-        gpu = self.gpus.setdefault(uuid, GpuCalls(uuid))
+        gpu, board = self._known(uuid)
         gpu.handle = handle
         if self.identity is None or self.identity.uuid != uuid or not self.identity.name:
             self.identity = _Identity(uuid, self.index, "")
             self.identity = _Identity(uuid, self.index, gpu.name())
-        return read_gpu(gpu, self.index, self.identity.name, started)
+        return read_gpu(gpu, board, self.identity, started)
+
+    def _known(self, uuid: str) -> tuple[GpuCalls, Board]:
+        if uuid not in self.gpus:
+            calls_to = GpuCalls(uuid)
+            self.gpus[uuid] = calls_to, Board(calls_to, self.slow_seconds)
+        return self.gpus[uuid]
 
 
-def read_gpu(gpu: GpuCalls, index: int, name: str, started: float) -> GpuReading:
+def read_gpu(gpu: GpuCalls, board: Board, identity: _Identity, started: float) -> GpuReading:
     """Ask one GPU for everything. Raises GpuError, DriverError."""
     values: dict[str, Any] = {}
     absent: dict[str, AbsentReason] = {}
@@ -118,7 +126,8 @@ def read_gpu(gpu: GpuCalls, index: int, name: str, started: float) -> GpuReading
         else:
             values[field_name] = value
 
-    split = gpu.mig_enabled()
+    values["mig_enabled"] = gpu.mig_enabled()
+    split = bool(values["mig_enabled"])
     _put_memory(put, gpu.memory())
     for field_name, share in zip(("utilization_percent", "memory_utilization_percent"), gpu.utilization(), strict=True):
         unsupported = isinstance(share, Absent) and share.reason is AbsentReason.NOT_SUPPORTED
@@ -126,7 +135,11 @@ def read_gpu(gpu: GpuCalls, index: int, name: str, started: float) -> GpuReading
     put("temperature_celsius", gpu.temperature())
     put("power_watts", gpu.power())
     put("processes", _processes(gpu))
-    return GpuReading(gpu.uuid, index, name, absent=absent, read_seconds=time.monotonic() - started, **values)
+    for field_name, value in board.read(split=split).items():
+        put(field_name, value)
+    return GpuReading(
+        gpu.uuid, identity.index, identity.name, absent=absent, read_seconds=time.monotonic() - started, **values
+    )
 
 
 def _put_memory(put: Callable[[str, object], None], memory: calls.Memory | Absent) -> None:
@@ -148,7 +161,8 @@ def _processes(gpu: GpuCalls) -> tuple[ProcessReading, ...] | Absent:
 class NvmlSource:
     """The driver's GPUs. Never raises, never blocks the loop, whatever the driver does.
 
-    deadline_seconds: how long one GPU may take. A driver that is not there is tried again after first_retry_seconds,
+    deadline_seconds: how long one GPU may take. slow_seconds: time between two readings of what is slow to read or
+    slow to change. A driver that is not there is tried again after first_retry_seconds,
     then after twice that, up to longest_retry_seconds.
     """
 
@@ -156,10 +170,12 @@ class NvmlSource:
         self,
         deadline_seconds: float,
         *,
+        slow_seconds: float = 15.0,
         first_retry_seconds: float = 1.0,
         longest_retry_seconds: float = 60.0,
     ) -> None:
         self._deadline_seconds = deadline_seconds
+        self._slow_seconds = slow_seconds
         self._driver = Driver(deadline_seconds, first_retry_seconds, longest_retry_seconds)
         self._opening = 0
         self._slots: list[_Slot] = []
@@ -220,7 +236,7 @@ class NvmlSource:
         stuck = [slot for slot in self._slots if slot.worker.busy]
         self._drop([*stuck, *self._slots[count:]])
         kept = {slot.index: slot for slot in self._slots[:count] if slot not in stuck}
-        self._slots = [kept.get(i) or _Slot(i, Worker(f"nvml-gpu-{i}")) for i in range(count)]
+        self._slots = [kept.get(i) or _Slot(i, Worker(f"nvml-gpu-{i}"), self._slow_seconds) for i in range(count)]
 
     def _drop(self, slots: Iterable[_Slot]) -> None:
         for slot in slots:

@@ -25,6 +25,7 @@ def test_without_arguments_the_defaults_hold() -> None:
 SAMPLES = {
     "listen": ("127.0.0.1:1", "127.0.0.1:2"),
     "poll_seconds": ("2", "3"),
+    "slow_poll_seconds": ("20", "30"),
     "deadline_seconds": ("0.5", "0.25"),
     "stale_polls": ("4", "5"),
     "simulate": ("2xT4", "./world.json"),

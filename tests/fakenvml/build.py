@@ -19,6 +19,13 @@ MISSING: dict[str, frozenset[str]] = {
             "nvmlDeviceGetMemoryInfo_v2",
             "nvmlDeviceGetComputeRunningProcesses_v3",
             "nvmlDeviceGetGraphicsRunningProcesses_v3",
+            "nvmlDeviceGetCurrentClocksEventReasons",
+            "nvmlGpmQueryDeviceSupport",
+            "nvmlGpmSampleAlloc",
+            "nvmlGpmSampleFree",
+            "nvmlGpmSampleGet",
+            "nvmlGpmMigSampleGet",
+            "nvmlGpmMetricsGet",
         }
     ),
 }

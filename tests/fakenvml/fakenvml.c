@@ -18,9 +18,13 @@
 #include <unistd.h>
 
 #define MAGIC 0x4c4d564e454b4146ULL
-#define LAYOUT 1
+#define LAYOUT 2
 #define DEVICES 16
 #define PROCESSES 32
+#define FIELDS 128
+#define LINKS 18
+#define SLOTS 8
+#define EVENTS 64
 
 /* functions.inc is written at build time from state.FUNCTIONS: one X(name) a line */
 #define X(name) FN_##name,
@@ -34,9 +38,11 @@ enum {
     OK = 0,
     UNINITIALIZED = 1,
     INVALID_ARGUMENT = 2,
+    NOT_SUPPORTED = 3,
     NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9,
+    TIMEOUT = 10,
     GPU_IS_LOST = 15,
     VERSION_MISMATCH = 25,
     UNKNOWN = 999
@@ -58,6 +64,37 @@ typedef struct {
     uint32_t too_small[FUNCTIONS]; /* how many more sized calls find their buffer too small */
     uint64_t calls[FUNCTIONS];
 } Knobs;
+
+/* what one id of nvmlDeviceGetFieldValues answers; a link's has its number as scope */
+typedef struct {
+    uint32_t id;
+    uint32_t scope;
+    uint32_t type;
+    uint32_t code;
+    uint64_t value;
+} Field;
+
+/* one place in the list of MIG devices; the instance's memory stands at each of its compute instances */
+typedef struct {
+    uint32_t present;
+    uint32_t gpu_instance;
+    uint32_t compute_instance;
+    uint32_t device;
+    char uuid[96];
+    char name[96];
+    uint64_t memory_total;
+    uint64_t memory_reserved;
+    uint64_t memory_free;
+    uint64_t memory_used;
+    double sm_percent;
+} Slot;
+
+typedef struct {
+    uint32_t device;
+    uint32_t unused;
+    uint64_t kind;
+    uint64_t data;
+} Event;
 
 typedef struct {
     uint32_t present;
@@ -81,7 +118,25 @@ typedef struct {
     int32_t temperature;
     uint32_t power_mw;
     uint32_t power_limit_mw;
-    uint32_t unused;
+    uint32_t fan_percent;
+    uint32_t encoder_percent;
+    uint32_t decoder_percent;
+    uint32_t clock_mhz[4]; /* graphics, sm, memory, video */
+    uint32_t pcie[4];      /* generation, width, and both at most */
+    uint32_t pcie_replays;
+    uint32_t performance_state;
+    uint32_t architecture;
+    uint32_t gpm_supported;
+    uint32_t field_count;
+    uint32_t links[LINKS];
+    uint64_t clocks_event_reasons;
+    uint64_t bar1_total;
+    uint64_t bar1_used;
+    uint64_t sram_errors;
+    char serial[32];
+    char vbios[32];
+    double gpm[4]; /* percent: SM, occupancy, tensor, DRAM */
+    Field fields[FIELDS];
     Process processes[PROCESSES];
     Knobs knobs;
 } Device;
@@ -93,11 +148,15 @@ typedef struct {
     uint32_t init_error;
     uint32_t system_error;
     uint32_t shutdowns_while_busy;
-    uint32_t unused;
+    uint32_t wait_error; /* what waiting for events answers, once */
+    uint64_t events_put;
+    uint64_t events_taken;
     char driver_version[80];
     char nvml_version[80];
     Knobs knobs;
     Device devices[DEVICES];
+    Slot slots[DEVICES][SLOTS];
+    Event events[EVENTS];
 } State;
 
 typedef Device *Handle;
@@ -171,6 +230,17 @@ static int leave(Handle device, int code) {
     return code;
 }
 
+static Slot *as_slot(Handle device) {
+    Slot *slot = (Slot *)device, *first = state ? &state->slots[0][0] : NULL;
+    return state && slot >= first && slot < first + DEVICES * SLOTS ? slot : NULL;
+}
+
+/* A MIG device's call is one on its board, as far as knobs and overlaps go. */
+static Handle board_of(Handle device) {
+    const Slot *slot = as_slot(device);
+    return slot ? &state->devices[slot->device] : device;
+}
+
 static int put_text(char *to, unsigned size, const char *text) {
     if (strlen(text) + 1 > size) return INSUFFICIENT_SIZE;
     strcpy(to, text);
@@ -183,6 +253,16 @@ static int put_text(char *to, unsigned size, const char *text) {
         int code = enter(device, FN_##function);   \
         if (code == OK) answer;                    \
         return leave(device, code);                \
+    }
+/* The same for a call that MIG devices answer too: `slot` is the MIG device, or NULL. */
+#define ON_EITHER(function, parameters, answer)             \
+    int function parameters {                               \
+        Slot *slot = as_slot(device);                       \
+        device = board_of(device);                          \
+        int code = enter(device, FN_##function);            \
+        if (code == OK && slot && !slot->present) code = NOT_FOUND; \
+        if (code == OK) answer;                             \
+        return leave(device, code);                         \
     }
 #define ON_SYSTEM(function, parameters, answer)    \
     int function parameters {                      \
@@ -229,7 +309,7 @@ const char *nvmlErrorString(int code) {
         case OK: return "Success";
         case UNINITIALIZED: return "Uninitialized";
         case INVALID_ARGUMENT: return "Invalid Argument";
-        case 3: return "Not Supported";
+        case NOT_SUPPORTED: return "Not Supported";
         case NOT_FOUND: return "Not Found";
         case DRIVER_NOT_LOADED: return "Driver Not Loaded";
         case GPU_IS_LOST: return "GPU is lost";
@@ -305,8 +385,10 @@ static void put_pci(Handle device, PciInfo *info) {
     info->device_id = 0x233510de;
 }
 
-ON_DEVICE(nvmlDeviceGetUUID, (Handle device, char *text, unsigned size), code = put_text(text, size, device->uuid))
-ON_DEVICE(nvmlDeviceGetName, (Handle device, char *text, unsigned size), code = put_text(text, size, device->name))
+ON_EITHER(nvmlDeviceGetUUID, (Handle device, char *text, unsigned size),
+          code = put_text(text, size, slot ? slot->uuid : device->uuid))
+ON_EITHER(nvmlDeviceGetName, (Handle device, char *text, unsigned size),
+          code = put_text(text, size, slot ? slot->name : device->name))
 ON_DEVICE(nvmlDeviceGetIndex, (Handle device, unsigned *index), *index = (unsigned)index_of(device))
 ON_DEVICE(nvmlDeviceGetMinorNumber, (Handle device, unsigned *minor), *minor = device->minor)
 ON_DEVICE(nvmlDeviceGetPciInfo_v3, (Handle device, PciInfo *info), put_pci(device, info))
@@ -343,12 +425,12 @@ static void put_memory(Handle device, Memory *memory) {
     memory->used = device->memory_used + device->memory_reserved;
 }
 
-static int put_memory_v2(Handle device, Memory_v2 *memory) {
+static int put_memory_v2(Handle device, const Slot *slot, Memory_v2 *memory) {
     if (memory->version != MEMORY_V2) return VERSION_MISMATCH;
-    memory->total = device->memory_total;
-    memory->reserved = device->memory_reserved;
-    memory->free = device->memory_free;
-    memory->used = device->memory_used;
+    memory->total = slot ? slot->memory_total : device->memory_total;
+    memory->reserved = slot ? slot->memory_reserved : device->memory_reserved;
+    memory->free = slot ? slot->memory_free : device->memory_free;
+    memory->used = slot ? slot->memory_used : device->memory_used;
     return OK;
 }
 
@@ -359,7 +441,7 @@ static int put_temperature(Handle device, Temperature_v1 *answer) {
 }
 
 ON_DEVICE(nvmlDeviceGetMemoryInfo, (Handle device, Memory *memory), put_memory(device, memory))
-ON_DEVICE(nvmlDeviceGetMemoryInfo_v2, (Handle device, Memory_v2 *memory), code = put_memory_v2(device, memory))
+ON_EITHER(nvmlDeviceGetMemoryInfo_v2, (Handle device, Memory_v2 *memory), code = put_memory_v2(device, slot, memory))
 ON_DEVICE(nvmlDeviceGetUtilizationRates, (Handle device, Utilization *answer),
           (answer->gpu = device->gpu_percent, answer->memory = device->memory_percent))
 ON_DEVICE(nvmlDeviceGetTemperature, (Handle device, unsigned sensor, unsigned *answer),
@@ -458,6 +540,216 @@ ON_DEVICE(nvmlDeviceGetProcessUtilization,
           (Handle device, ProcessSample *list, unsigned *count, unsigned long long since),
           code = put_samples(device, list, count, since))
 
+/* ---- what a board has beside ---- */
+
+typedef struct {
+    unsigned long long total, free, used;
+} Bar1;
+
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency_us;
+    int type, code;
+    uint64_t value;
+} FieldValue;
+
+static void put_bar1(Handle device, Bar1 *answer) {
+    answer->total = device->bar1_total;
+    answer->used = device->bar1_used;
+    answer->free = device->bar1_total - device->bar1_used;
+}
+
+static int put_sampled(unsigned percent, unsigned *answer, unsigned *period) {
+    *answer = percent;
+    *period = 20000;
+    return OK;
+}
+
+static void put_field(Handle device, FieldValue *asked) {
+    asked->code = NOT_SUPPORTED;
+    for (unsigned i = 0; i < device->field_count; i++) {
+        const Field *field = &device->fields[i];
+        if (field->id != asked->field || field->scope != asked->scope) continue;
+        asked->type = (int)field->type;
+        asked->code = (int)field->code;
+        asked->value = field->value;
+    }
+}
+
+static void put_fields(Handle device, int count, FieldValue *asked) {
+    for (int i = 0; i < count; i++) put_field(device, &asked[i]);
+}
+
+static int put_link(Handle device, unsigned link, unsigned *up) {
+    if (link >= LINKS) return INVALID_ARGUMENT;
+    *up = device->links[link];
+    return OK;
+}
+
+ON_DEVICE(nvmlDeviceGetBAR1MemoryInfo, (Handle device, Bar1 *answer), put_bar1(device, answer))
+ON_DEVICE(nvmlDeviceGetEncoderUtilization, (Handle device, unsigned *answer, unsigned *period),
+          code = put_sampled(device->encoder_percent, answer, period))
+ON_DEVICE(nvmlDeviceGetDecoderUtilization, (Handle device, unsigned *answer, unsigned *period),
+          code = put_sampled(device->decoder_percent, answer, period))
+ON_DEVICE(nvmlDeviceGetClockInfo, (Handle device, unsigned domain, unsigned *mhz),
+          *mhz = domain < 4 ? device->clock_mhz[domain] : 0)
+ON_DEVICE(nvmlDeviceGetFanSpeed, (Handle device, unsigned *percent), *percent = device->fan_percent)
+ON_DEVICE(nvmlDeviceGetCurrPcieLinkGeneration, (Handle device, unsigned *answer), *answer = device->pcie[0])
+ON_DEVICE(nvmlDeviceGetCurrPcieLinkWidth, (Handle device, unsigned *answer), *answer = device->pcie[1])
+ON_DEVICE(nvmlDeviceGetMaxPcieLinkGeneration, (Handle device, unsigned *answer), *answer = device->pcie[2])
+ON_DEVICE(nvmlDeviceGetMaxPcieLinkWidth, (Handle device, unsigned *answer), *answer = device->pcie[3])
+ON_DEVICE(nvmlDeviceGetPcieReplayCounter, (Handle device, unsigned *answer), *answer = device->pcie_replays)
+ON_DEVICE(nvmlDeviceGetPerformanceState, (Handle device, unsigned *answer), *answer = device->performance_state)
+ON_DEVICE(nvmlDeviceGetCurrentClocksEventReasons, (Handle device, unsigned long long *answer),
+          *answer = device->clocks_event_reasons)
+ON_DEVICE(nvmlDeviceGetCurrentClocksThrottleReasons, (Handle device, unsigned long long *answer),
+          *answer = device->clocks_event_reasons)
+ON_DEVICE(nvmlDeviceGetSerial, (Handle device, char *text, unsigned size), code = put_text(text, size, device->serial))
+ON_DEVICE(nvmlDeviceGetVbiosVersion, (Handle device, char *text, unsigned size),
+          code = put_text(text, size, device->vbios))
+ON_DEVICE(nvmlDeviceGetArchitecture, (Handle device, unsigned *answer), *answer = device->architecture)
+ON_DEVICE(nvmlDeviceGetFieldValues, (Handle device, int count, FieldValue *asked), put_fields(device, count, asked))
+ON_DEVICE(nvmlDeviceGetNvLinkState, (Handle device, unsigned link, unsigned *up), code = put_link(device, link, up))
+
+ON_DEVICE(nvmlDeviceGetMemoryErrorCounter,
+          (Handle device, unsigned kind, unsigned span, unsigned place, unsigned long long *count),
+          ((void)kind, (void)span, (void)place, *count = device->sram_errors))
+
+/* ---- MIG ---- */
+
+static int find_slot(Handle device, unsigned index, Handle *found) {
+    Slot *slots = state->slots[device - state->devices];
+    if (index >= SLOTS) return INVALID_ARGUMENT;
+    if (!device->mig_mode || !slots[index].present) return NOT_FOUND;
+    *found = (Handle)&slots[index];
+    return OK;
+}
+
+static int put_id(const Slot *slot, unsigned id, unsigned *answer) {
+    *answer = id;
+    return slot ? OK : INVALID_ARGUMENT;
+}
+
+ON_DEVICE(nvmlDeviceGetMaxMigDeviceCount, (Handle device, unsigned *count), *count = SLOTS)
+ON_DEVICE(nvmlDeviceGetMigDeviceHandleByIndex, (Handle device, unsigned index, Handle *found),
+          code = find_slot(device, index, found))
+ON_EITHER(nvmlDeviceGetGpuInstanceId, (Handle device, unsigned *answer),
+          code = put_id(slot, slot ? slot->gpu_instance : 0, answer))
+ON_EITHER(nvmlDeviceGetComputeInstanceId, (Handle device, unsigned *answer),
+          code = put_id(slot, slot ? slot->compute_instance : 0, answer))
+
+/* ---- GPM: what the SMs did between two samples ---- */
+
+typedef struct {
+    double percent[4];
+} Sample;
+
+typedef struct {
+    unsigned id;
+    int code;
+    double value;
+    const char *names[3];
+} Metric;
+
+typedef struct {
+    unsigned version, count;
+    Sample *first, *second;
+    Metric metrics[];
+} Metrics;
+
+typedef struct {
+    unsigned version, supported;
+} Support;
+
+static int put_instance_sample(Handle device, unsigned instance, Sample *sample) {
+    const Slot *slots = state->slots[device - state->devices];
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].present && slots[i].gpu_instance == instance) {
+            *sample = (Sample){{slots[i].sm_percent, 0, 0, 0}};
+            return OK;
+        }
+    return NOT_FOUND;
+}
+
+static int place_of(unsigned id) {
+    switch (id) {
+        case 2: return 0;
+        case 3: return 1;
+        case 5: return 2;
+        case 10: return 3;
+        default: return -1;
+    }
+}
+
+static int put_metrics(Metrics *asked) {
+    if (asked->version != 1) return VERSION_MISMATCH;
+    if (asked->first == NULL || asked->second == NULL) return INVALID_ARGUMENT;
+    for (unsigned i = 0; i < asked->count; i++) {
+        int place = place_of(asked->metrics[i].id);
+        asked->metrics[i].code = place < 0 ? NOT_SUPPORTED : OK;
+        asked->metrics[i].value = place < 0 ? 0 : asked->second->percent[place];
+    }
+    return OK;
+}
+
+static int put_sample(Handle device, Sample *sample) {
+    if (device->mig_mode) return NOT_SUPPORTED;
+    memcpy(sample->percent, device->gpm, sizeof sample->percent);
+    return OK;
+}
+
+ON_DEVICE(nvmlGpmQueryDeviceSupport, (Handle device, Support *answer), answer->supported = device->gpm_supported)
+ON_SYSTEM(nvmlGpmSampleAlloc, (Sample **sample), *sample = calloc(1, sizeof(Sample)))
+ON_SYSTEM(nvmlGpmSampleFree, (Sample *sample), free(sample))
+ON_DEVICE(nvmlGpmSampleGet, (Handle device, Sample *sample), code = put_sample(device, sample))
+ON_DEVICE(nvmlGpmMigSampleGet, (Handle device, unsigned instance, Sample *sample),
+          code = put_instance_sample(device, instance, sample))
+ON_SYSTEM(nvmlGpmMetricsGet, (Metrics *asked), code = put_metrics(asked))
+
+/* ---- events ---- */
+
+typedef struct {
+    uint32_t registered[DEVICES];
+} EventSet;
+
+typedef struct {
+    Handle device;
+    unsigned long long kind, data;
+    unsigned gpu_instance, compute_instance;
+} EventData;
+
+static int take_event(const EventSet *set, EventData *answer) {
+    while (state->events_taken < __atomic_load_n(&state->events_put, __ATOMIC_ACQUIRE)) {
+        const Event *event = &state->events[state->events_taken % EVENTS];
+        EventData found = {&state->devices[event->device], event->kind, event->data, ~0u, ~0u};
+        int wanted = set->registered[event->device] != 0;
+        state->events_taken++;
+        if (wanted) {
+            *answer = found;
+            return OK;
+        }
+    }
+    return TIMEOUT;
+}
+
+static int wait_for_event(const EventSet *set, EventData *answer, unsigned milliseconds) {
+    for (unsigned waited = 0; waited <= milliseconds; waited++) {
+        uint32_t error = __atomic_exchange_n(&state->wait_error, 0, __ATOMIC_SEQ_CST);
+        if (error) return (int)error;
+        if (take_event(set, answer) == OK) return OK;
+        rest(1000);
+    }
+    return TIMEOUT;
+}
+
+ON_SYSTEM(nvmlEventSetCreate, (EventSet **set), *set = calloc(1, sizeof(EventSet)))
+ON_SYSTEM(nvmlEventSetFree, (EventSet *set), free(set))
+ON_SYSTEM(nvmlEventSetWait_v2, (EventSet *set, EventData *answer, unsigned milliseconds),
+          code = wait_for_event(set, answer, milliseconds))
+ON_DEVICE(nvmlDeviceGetSupportedEventTypes, (Handle device, unsigned long long *kinds), *kinds = 8)
+ON_DEVICE(nvmlDeviceRegisterEvents, (Handle device, unsigned long long kinds, EventSet *set),
+          set->registered[device - state->devices] = kinds != 0)
+
 /* ---- what the tests compare ---- */
 
 typedef struct {
@@ -503,6 +795,20 @@ static const Fact facts[] = {
     {"nvmlPciInfo_t.domain", offsetof(PciInfo, domain)},
     {"nvmlPciInfo_t.pciDeviceId", offsetof(PciInfo, device_id)},
     {"nvmlPciInfo_t.busId", offsetof(PciInfo, bus_id)},
+    {"c_nvmlBAR1Memory_t", sizeof(Bar1)},
+    {"c_nvmlBAR1Memory_t.bar1Used", offsetof(Bar1, used)},
+    {"c_nvmlFieldValue_t", sizeof(FieldValue)},
+    {"c_nvmlFieldValue_t.scopeId", offsetof(FieldValue, scope)},
+    {"c_nvmlFieldValue_t.valueType", offsetof(FieldValue, type)},
+    {"c_nvmlFieldValue_t.nvmlReturn", offsetof(FieldValue, code)},
+    {"c_nvmlFieldValue_t.value", offsetof(FieldValue, value)},
+    {"c_nvmlGpmMetric_t", sizeof(Metric)},
+    {"c_nvmlGpmMetric_t.value", offsetof(Metric, value)},
+    {"c_nvmlGpmMetricsGet_t.sample1", offsetof(Metrics, first)},
+    {"c_nvmlGpmMetricsGet_t.metrics", offsetof(Metrics, metrics)},
+    {"c_nvmlGpmSupport_t", sizeof(Support)},
+    {"c_nvmlEventData_t", sizeof(EventData)},
+    {"c_nvmlEventData_t.eventData", offsetof(EventData, data)},
     {NULL, 0},
 };
 

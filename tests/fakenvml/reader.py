@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from exporter.nvml.device import NvmlSource
-from exporter.readings import AbsentReason, GpuReading, ProcessReading, SourceState
+from exporter.readings import (
+    AbsentReason,
+    EccReading,
+    GpuReading,
+    MigReading,
+    NvlinkReading,
+    ProcessReading,
+    RepairReading,
+    SourceState,
+    XidReading,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,9 +88,17 @@ class Reader:
         return dict(json.loads(self.process.stdout.readline()))
 
 
+_PARTS: dict[str, Any] = {"ecc": EccReading, "repair": RepairReading}
+_LISTS: dict[str, Any] = {"nvlinks": NvlinkReading, "xids": XidReading, "mig": MigReading}
+
+
 def _gpu(form: dict[str, Any]) -> GpuReading:
     processes = form.pop("processes")
     fault, absent = form.pop("fault"), form.pop("absent")
+    for part, cls in _PARTS.items():
+        form[part] = None if form[part] is None else cls(**form[part])
+    for part, cls in _LISTS.items():
+        form[part] = None if form[part] is None else tuple(cls(**item) for item in form[part])
     return GpuReading(
         **form,
         processes=None if processes is None else tuple(ProcessReading(**process) for process in processes),

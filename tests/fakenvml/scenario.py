@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.fakenvml.state import (
     DEVICES,
+    LINKS,
     LOST,
     NO_PERMISSION,
     NOT_SUPPORTED,
@@ -15,12 +16,55 @@ from tests.fakenvml.state import (
     UNKNOWN_PERCENT,
     Device,
     FakeDriver,
+    Slot,
 )
 
 MEMORY = ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2")
 UTILIZATION = ("nvmlDeviceGetUtilizationRates",)
 TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
 POWER = ("nvmlDeviceGetPowerUsage",)
+GPM = ("nvmlGpmQueryDeviceSupport",)
+ERRORS_SRAM = ("nvmlDeviceGetMemoryErrorCounter",)
+# key of the form -> attribute of the fake, factor, functions that tell it
+NUMBERS: dict[str, tuple[str, float, tuple[str, ...]]] = {
+    "fan_percent": ("fan_percent", 1, ("nvmlDeviceGetFanSpeed",)),
+    "power_limit_watts": ("power_limit_mw", 1000, ("nvmlDeviceGetEnforcedPowerLimit",)),
+    "encoder_utilization_percent": ("encoder_percent", 1, ("nvmlDeviceGetEncoderUtilization",)),
+    "decoder_utilization_percent": ("decoder_percent", 1, ("nvmlDeviceGetDecoderUtilization",)),
+    "bar1_total_bytes": ("bar1_total", 1, ("nvmlDeviceGetBAR1MemoryInfo",)),
+    "bar1_used_bytes": ("bar1_used", 1, ()),
+    "pcie_replays": ("pcie_replays", 1, ("nvmlDeviceGetPcieReplayCounter",)),
+    "performance_state": ("performance_state", 1, ("nvmlDeviceGetPerformanceState",)),
+    "clocks_event_reasons": (
+        "clocks_event_reasons",
+        1,
+        ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
+    ),
+}
+CLOCKS = ("graphics_clock_hertz", "sm_clock_hertz", "memory_clock_hertz", "video_clock_hertz")
+PCIE = {
+    "pcie_generation": "nvmlDeviceGetCurrPcieLinkGeneration",
+    "pcie_width": "nvmlDeviceGetCurrPcieLinkWidth",
+    "pcie_generation_max": "nvmlDeviceGetMaxPcieLinkGeneration",
+    "pcie_width_max": "nvmlDeviceGetMaxPcieLinkWidth",
+}
+ACTIVITY = ("sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio", "dram_active_ratio")
+FACTS = {"serial": "nvmlDeviceGetSerial", "vbios_version": "nvmlDeviceGetVbiosVersion"}
+ARCHITECTURES = ("", "", "Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")
+FIELDS = {
+    "volatile_corrected": 3,
+    "volatile_uncorrected": 4,
+    "aggregate_corrected": 5,
+    "aggregate_uncorrected": 6,
+    "retired_pages_corrected": 29,
+    "retired_pages_uncorrected": 30,
+    "retired_pages_pending": 31,
+    "remapped_rows_corrected": 142,
+    "remapped_rows_uncorrected": 143,
+    "remapped_rows_pending": 144,
+    "remapped_rows_failed": 145,
+}
+MEMORY_TEMPERATURE, ENERGY, LINK_SENT, LINK_RECEIVED, LINK_CRC = 82, 83, 202, 204, 163
 PROCESS_UTILIZATION = ("nvmlDeviceGetProcessUtilization",)
 
 FAULTS = {
@@ -30,6 +74,50 @@ FAULTS = {
     "no_permission": NO_PERMISSION,
     "not_supported": NOT_SUPPORTED,
 }
+
+
+FURTHER: dict[str, Any] = {
+    "memory_temperature_celsius": 34,
+    "power_limit_watts": 700,
+    "energy_joules": 1234.5,
+    "fan_percent": 30,
+    "bar1_total_bytes": 2**37,
+    "bar1_used_bytes": 2**20,
+    "encoder_utilization_percent": 1,
+    "decoder_utilization_percent": 2,
+    "sm_clock_hertz": 1_980_000_000,
+    "memory_clock_hertz": 2_619_000_000,
+    "graphics_clock_hertz": 1_980_000_000,
+    "video_clock_hertz": 1_545_000_000,
+    "pcie_generation": 4,
+    "pcie_width": 8,
+    "pcie_generation_max": 5,
+    "pcie_width_max": 16,
+    "pcie_replays": 0,
+    "clocks_event_reasons": 4,
+    "performance_state": 0,
+    "sm_active_ratio": 0.5,
+    "sm_occupancy_ratio": 0.25,
+    "tensor_active_ratio": 0.125,
+    "dram_active_ratio": 0.75,
+    "ecc": {
+        "volatile_corrected": 1,
+        "volatile_uncorrected": 0,
+        "aggregate_corrected": 3,
+        "aggregate_uncorrected": 2,
+        "aggregate_sram_uncorrected": 1,
+    },
+    "repair": {
+        "remapped_rows_corrected": 1,
+        "remapped_rows_uncorrected": 0,
+        "remapped_rows_pending": False,
+        "remapped_rows_failed": False,
+    },
+    "nvlinks": [{"link": 0, "received_bytes": 2**50, "transmitted_bytes": 7, "errors": 0}],
+    "mig_enabled": False,
+    "facts": {"serial": "1650000000001", "vbios_version": "96.00.89.00.01", "architecture": "Hopper"},
+}
+"""What gpus() gives every board beside."""
 
 
 def gpus(count: int, **values: object) -> dict[str, Any]:
@@ -43,6 +131,7 @@ def gpus(count: int, **values: object) -> dict[str, Any]:
         "memory_utilization_percent": 0,
         "temperature_celsius": 30,
         "power_watts": 70.5,
+        **FURTHER,
     }
     return {"devices": [{"uuid": uuid(i), "index": i, **board, **values} for i in range(count)], "processes": []}
 
@@ -78,7 +167,9 @@ def _load_device(fake: FakeDriver, at: int, form: Mapping[str, Any]) -> None:
     device.memory_percent = _or(form.get("memory_utilization_percent"), UNKNOWN_PERCENT)
     device.temperature = _or(form.get("temperature_celsius"), 0)
     device.power_mw = round(1000 * _or(form.get("power_watts"), 0))
-    device.power_limit_mw = 700_000
+    _load_further(fake, at, form)
+    _load_parts(fake, at, form)
+    _load_instances(fake, at, form)
     _support(fake, at, MEMORY, form.get("memory_total_bytes"))
     _support(fake, at, UTILIZATION, form.get("utilization_percent"))
     _support(fake, at, TEMPERATURE, form.get("temperature_celsius"))
@@ -86,7 +177,66 @@ def _load_device(fake: FakeDriver, at: int, form: Mapping[str, Any]) -> None:
     device.present = 1
 
 
-def _load_memory(device: Device, form: Mapping[str, Any]) -> None:
+def _load_further(fake: FakeDriver, at: int, form: Mapping[str, Any]) -> None:
+    device, facts = fake.state.devices[at], form.get("facts", {})
+    for key, (attribute, factor, functions) in NUMBERS.items():
+        setattr(device, attribute, round(factor * _or(form.get(key), 0)))
+        _support(fake, at, functions, form.get(key))
+    for place, key in enumerate(CLOCKS):
+        device.clock_mhz[place] = round(_or(form.get(key), 0) / 1_000_000)
+    _support(fake, at, ("nvmlDeviceGetClockInfo",), form.get(CLOCKS[1]))
+    for place, (key, function) in enumerate(PCIE.items()):
+        device.pcie[place] = _or(form.get(key), 0)
+        _support(fake, at, (function,), form.get(key))
+    device.gpm_supported = form.get(ACTIVITY[0]) is not None
+    for place, key in enumerate(ACTIVITY):
+        device.gpm[place] = 100 * _or(form.get(key), 0)
+    device.serial, device.vbios = facts.get("serial", "").encode(), facts.get("vbios_version", "").encode()
+    for key, function in FACTS.items():
+        _support(fake, at, (function,), facts.get(key))
+    device.architecture = ARCHITECTURES.index(facts.get("architecture", ""))
+    if "pci_bus_id" in facts:
+        device.bus_id = facts["pci_bus_id"].encode()
+
+
+def _load_parts(fake: FakeDriver, at: int, form: Mapping[str, Any]) -> None:
+    device = fake.state.devices[at]
+    device.field_count = 0
+    fake.field(at, MEMORY_TEMPERATURE, form.get("memory_temperature_celsius"), kind=1)
+    energy = form.get("energy_joules")
+    fake.field(at, ENERGY, None if energy is None else round(1000 * energy))
+    counts = {**(form.get("ecc") or {}), **(form.get("repair") or {})}
+    for key, number in FIELDS.items():
+        fake.field(at, number, counts.get(key))
+    device.sram_errors = _or(counts.get("aggregate_sram_uncorrected"), 0)
+    _support(fake, at, ERRORS_SRAM, counts.get("aggregate_sram_uncorrected"))
+    links = {link["link"]: link for link in form.get("nvlinks") or ()}
+    _support(fake, at, ("nvmlDeviceGetNvLinkState",), form.get("nvlinks"))
+    for place in range(LINKS):
+        device.links[place] = place in links
+    for place, link in links.items():
+        fake.field(at, LINK_SENT, link.get("transmitted_bytes"), place)
+        fake.field(at, LINK_RECEIVED, link.get("received_bytes"), place)
+        fake.field(at, LINK_CRC, link.get("errors"), place)
+
+
+def _load_instances(fake: FakeDriver, at: int, form: Mapping[str, Any]) -> None:
+    """One slot for each MIG instance; ``slot`` in the form leaves gaps between them."""
+    fake.state.devices[at].mig_mode = bool(form.get("mig_enabled"))
+    _support(fake, at, ("nvmlDeviceGetMigMode",), form.get("mig_enabled"))
+    for slot in fake.state.slots[at]:
+        slot.present = 0
+    for place, instance in enumerate(form.get("mig") or ()):
+        slot = fake.state.slots[at][instance.get("slot", place)]
+        slot.gpu_instance, slot.compute_instance = instance["gpu_instance"], instance["compute_instance"]
+        slot.uuid, slot.device = instance["uuid"].encode(), at
+        slot.name = f"{form.get('name', '')} MIG {instance['profile']}".encode()
+        _load_memory(slot, instance)
+        slot.sm_percent = 100 * _or(instance.get("sm_active_ratio"), 0)
+        slot.present = 1
+
+
+def _load_memory(device: Device | Slot, form: Mapping[str, Any]) -> None:
     total, used = _or(form.get("memory_total_bytes"), 0), _or(form.get("memory_used_bytes"), 0)
     reserved = _or(form.get("memory_reserved_bytes"), 0)
     device.memory_total, device.memory_used, device.memory_reserved = total, used, reserved

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Self
 
 MAGIC = 0x4C4D564E454B4146
-LAYOUT = 1
+LAYOUT = 2
 DEVICES = 16
 PROCESSES = 32
+FIELDS, LINKS, SLOTS, EVENTS = 128, 18, 8, 64
+XID = 8
 UNKNOWN_BYTES = 2**64 - 1
 UNKNOWN_PERCENT = 2**32 - 1
 
@@ -48,6 +50,40 @@ FUNCTIONS = (
     "nvmlDeviceGetGraphicsRunningProcesses_v2",
     "nvmlDeviceGetGraphicsRunningProcesses_v3",
     "nvmlDeviceGetProcessUtilization",
+    "nvmlDeviceGetBAR1MemoryInfo",
+    "nvmlDeviceGetEncoderUtilization",
+    "nvmlDeviceGetDecoderUtilization",
+    "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetFanSpeed",
+    "nvmlDeviceGetCurrPcieLinkGeneration",
+    "nvmlDeviceGetCurrPcieLinkWidth",
+    "nvmlDeviceGetMaxPcieLinkGeneration",
+    "nvmlDeviceGetMaxPcieLinkWidth",
+    "nvmlDeviceGetPcieReplayCounter",
+    "nvmlDeviceGetPerformanceState",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+    "nvmlDeviceGetSerial",
+    "nvmlDeviceGetVbiosVersion",
+    "nvmlDeviceGetArchitecture",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetMemoryErrorCounter",
+    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetGpuInstanceId",
+    "nvmlDeviceGetComputeInstanceId",
+    "nvmlGpmQueryDeviceSupport",
+    "nvmlGpmSampleAlloc",
+    "nvmlGpmSampleFree",
+    "nvmlGpmSampleGet",
+    "nvmlGpmMigSampleGet",
+    "nvmlGpmMetricsGet",
+    "nvmlEventSetCreate",
+    "nvmlEventSetFree",
+    "nvmlEventSetWait_v2",
+    "nvmlDeviceGetSupportedEventTypes",
+    "nvmlDeviceRegisterEvents",
 )
 """Every function with knobs, in the order of the struct's arrays; the build writes the C enum from it."""
 
@@ -77,6 +113,30 @@ class Knobs(ctypes.Structure):
     )
 
 
+class Field(ctypes.Structure):
+    _fields_ = (("id", _u32), ("scope", _u32), ("type", _u32), ("code", _u32), ("value", _u64))
+
+
+class Slot(ctypes.Structure):
+    _fields_ = (
+        ("present", _u32),
+        ("gpu_instance", _u32),
+        ("compute_instance", _u32),
+        ("device", _u32),
+        ("uuid", ctypes.c_char * 96),
+        ("name", ctypes.c_char * 96),
+        ("memory_total", _u64),
+        ("memory_reserved", _u64),
+        ("memory_free", _u64),
+        ("memory_used", _u64),
+        ("sm_percent", ctypes.c_double),
+    )
+
+
+class Event(ctypes.Structure):
+    _fields_ = (("device", _u32), ("unused", _u32), ("kind", _u64), ("data", _u64))
+
+
 class Device(ctypes.Structure):
     _fields_ = (
         ("present", _u32),
@@ -100,7 +160,25 @@ class Device(ctypes.Structure):
         ("temperature", ctypes.c_int32),
         ("power_mw", _u32),
         ("power_limit_mw", _u32),
-        ("unused", _u32),
+        ("fan_percent", _u32),
+        ("encoder_percent", _u32),
+        ("decoder_percent", _u32),
+        ("clock_mhz", _u32 * 4),
+        ("pcie", _u32 * 4),
+        ("pcie_replays", _u32),
+        ("performance_state", _u32),
+        ("architecture", _u32),
+        ("gpm_supported", _u32),
+        ("field_count", _u32),
+        ("links", _u32 * LINKS),
+        ("clocks_event_reasons", _u64),
+        ("bar1_total", _u64),
+        ("bar1_used", _u64),
+        ("sram_errors", _u64),
+        ("serial", ctypes.c_char * 32),
+        ("vbios", ctypes.c_char * 32),
+        ("gpm", ctypes.c_double * 4),
+        ("fields", Field * FIELDS),
         ("processes", Process * PROCESSES),
         ("knobs", Knobs),
     )
@@ -114,11 +192,15 @@ class State(ctypes.Structure):
         ("init_error", _u32),
         ("system_error", _u32),
         ("shutdowns_while_busy", _u32),
-        ("unused", _u32),
+        ("wait_error", _u32),
+        ("events_put", _u64),
+        ("events_taken", _u64),
         ("driver_version", ctypes.c_char * 80),
         ("nvml_version", ctypes.c_char * 80),
         ("knobs", Knobs),
         ("devices", Device * DEVICES),
+        ("slots", (Slot * SLOTS) * DEVICES),
+        ("events", Event * EVENTS),
     )
 
 
@@ -145,6 +227,22 @@ class FakeDriver:
     def knobs(self, device: int | None) -> Knobs:
         """Return the knobs of a device; None = of the driver as a whole."""
         return self.state.knobs if device is None else self.state.devices[device].knobs
+
+    def event(self, device: int, data: int, kind: int = XID) -> None:
+        """Let the driver report an event; by default an Xid."""
+        entry = self.state.events[self.state.events_put % EVENTS]
+        entry.device, entry.kind, entry.data = device, kind, data
+        self.state.events_put += 1
+
+    def field(self, device: int, number: int, value: int | None, scope: int = 0, kind: int = 3) -> None:
+        """Let a field id answer with a value of a type (3 = unsigned long long); None = it is not supported."""
+        held = self.state.devices[device]
+        places = [
+            at for at in range(held.field_count) if (held.fields[at].id, held.fields[at].scope) == (number, scope)
+        ]
+        at = places[0] if places else held.field_count
+        held.fields[at] = Field(number, scope, kind, NOT_SUPPORTED if value is None else 0, value or 0)
+        held.field_count = max(held.field_count, at + 1)
 
     def fail(self, device: int | None, function: str, code: int) -> None:
         """Let a function answer with an error; 0 ends that."""

@@ -41,7 +41,7 @@ def is_up(_: object, state: SourceState) -> bool:
 
 def without_values(reading: GpuReading) -> bool:
     return all(
-        value is None
+        value is None or value == () or value == {}
         for name in GpuReading.__dataclass_fields__
         if name not in {"uuid", "index", "name", "fault", "absent", "read_seconds"}
         for value in [getattr(reading, name)]

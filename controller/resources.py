@@ -83,7 +83,7 @@ def parse_workload_scaler(manifest: Manifest) -> GPUWorkloadScaler:
         namespace=str(meta.get("namespace") or "default"),
         spec=spec,
         uid=str(meta.get("uid") or ""),
-        generation=int(meta.get("generation") or 0),
+        generation=_generation(meta),
         created=str(meta.get("creationTimestamp") or ""),
         status=_mapping(manifest.get("status")),
         is_hpa=manifest.get("kind") == HPA_KIND,
@@ -99,7 +99,7 @@ def parse_pool_scaler(manifest: Manifest) -> GPUNodePoolScaler:
         name=str(meta["name"]),
         spec=spec,
         uid=str(meta.get("uid") or ""),
-        generation=int(meta.get("generation") or 0),
+        generation=_generation(meta),
         created=str(meta.get("creationTimestamp") or ""),
         status=_mapping(manifest.get("status")),
     )
@@ -109,10 +109,10 @@ def _head(manifest: Manifest, allowed: Mapping[str, str]) -> list[Fault]:
     """Faults of kind, apiVersion and metadata.name."""
     kind, version = manifest.get("kind"), manifest.get("apiVersion")
     faults = []
-    if kind not in allowed:
+    if not isinstance(kind, str) or kind not in allowed:
         faults.append(Fault("kind", f'must be {" or ".join(allowed)}; here it is "{kind}"'))
-    elif version != allowed[str(kind)]:
-        faults.append(Fault("apiVersion", f'must be {allowed[str(kind)]} for {kind}; here it is "{version}"'))
+    elif version != allowed[kind]:
+        faults.append(Fault("apiVersion", f'must be {allowed[kind]} for {kind}; here it is "{version}"'))
     if not _metadata(manifest).get("name"):
         faults.append(Fault("metadata.name", "is required"))
     return faults
@@ -126,6 +126,12 @@ def _spec(cls: type[T], manifest: Manifest, faults: list[Fault]) -> T:
     if faults:
         raise Invalid(faults)
     return spec
+
+
+def _generation(meta: Manifest) -> int:
+    """Give the generation; an API server always writes one, a file may bear anything."""
+    written = meta.get("generation")
+    return written if isinstance(written, int) else 0
 
 
 def _metadata(manifest: Manifest) -> Manifest:

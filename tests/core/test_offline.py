@@ -282,3 +282,9 @@ def test_who_stops_it_or_reads_no_further_gets_no_traceback(
     monkeypatch.setattr("controller.offline.as_text", stopped)
     monkeypatch.setattr(sys, "stdout", sys.stdout)  # given back afterwards
     assert run(tmp_path, form()) == code
+
+
+def test_a_manifest_with_a_strange_head_is_a_fault_or_of_no_matter() -> None:
+    assert faults(form(spec=HPA | {"kind": ["HorizontalPodAutoscaler"]}))[0].startswith("spec.kind: must be ")
+    strange = HPA | {"metadata": {"name": "web", "generation": "new"}}
+    assert decisions(form(spec=strange, metrics=[{"error": "none"}]))[0].decision.desired == 2

@@ -72,51 +72,33 @@ async def failing_for_bad(plan: Any) -> None:
         raise OverflowError("too large")
 
 
-def test_a_workload_scaler_that_cant_even_be_read_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = workload_round.parse_workload_scaler
+@pytest.mark.parametrize(
+    ("module", "parser", "round_of"),
+    [(workload_round, "parse_workload_scaler", workloads), (pool_round, "parse_pool_scaler", pools)],
+    ids=["workload", "pool"],
+)
+def test_a_scaler_that_cant_even_be_read_does_not_keep_the_others(
+    module: Any, parser: str, round_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(module, parser)
 
     def parse(manifest: Any) -> Any:
         if manifest["metadata"]["name"] == "bad":
             raise OverflowError("too large")
         return real(manifest)
 
-    monkeypatch.setattr(workload_round, "parse_workload_scaler", parse)
+    monkeypatch.setattr(module, parser, parse)
     reports = Noting()
-    assert [one.subject.name for one in workloads(reports).begin()] == ["good"]
+    assert [one.subject.name for one in round_of(reports).begin()] == ["good"]
     assert reports.faults == [("bad", "too large")]
 
 
-def test_a_pool_scaler_that_cant_even_be_read_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = pool_round.parse_pool_scaler
-
-    def parse(manifest: Any) -> Any:
-        if manifest["metadata"]["name"] == "bad":
-            raise OverflowError("too large")
-        return real(manifest)
-
-    monkeypatch.setattr(pool_round, "parse_pool_scaler", parse)
-    reports = Noting()
-    assert [one.subject.name for one in pools(reports).begin()] == ["good"]
-    assert reports.faults == [("bad", "too large")]
-
-
-async def test_a_fault_while_one_workload_is_acted_on_is_told_and_the_pass_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("word", "round_of"), [("workload", workloads), ("pool", pools)])
+async def test_a_fault_while_one_is_acted_on_is_told_and_the_pass_goes_on(
+    word: str, round_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports = Noting()
-    round_ = workloads(reports)
-    monkeypatch.setattr(round_, "_perform", lambda plan: failing_for_bad(plan.workload))
-    plans: Any = [SimpleNamespace(workload=one) for one in round_.begin()]
-    await round_.perform(plans)
-    assert (reports.faults, reports.told) == ([("bad", "too large")], 1)
-
-
-async def test_a_fault_while_one_pool_is_acted_on_is_told_and_the_pass_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    reports = Noting()
-    round_ = pools(reports)
-    monkeypatch.setattr(round_, "_perform", lambda plan: failing_for_bad(plan.pool))
-    plans: Any = [SimpleNamespace(pool=one) for one in round_.begin()]
-    await round_.perform(plans)
+    round_ = round_of(reports)
+    monkeypatch.setattr(round_, "_perform", lambda plan: failing_for_bad(getattr(plan, word)))
+    await round_.perform([SimpleNamespace(**{word: one}) for one in round_.begin()])
     assert (reports.faults, reports.told) == ([("bad", "too large")], 1)

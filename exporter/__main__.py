@@ -10,6 +10,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from exporter import doctor
 from exporter.dialects import Spoken
 from exporter.guard import Guard
 from exporter.kubelet import KubeletAllocations
@@ -27,9 +28,15 @@ CLOSE_SECONDS = 1.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0 = told to stop, or --once is done; 1 = the address cannot be served on; 2 = bad settings."""
+    """Exit code 0 = told to stop, or --once is done; 1 = the address cannot be served on; 2 = bad settings.
+
+    ``doctor`` as the first word examines the machine instead; its codes are 0, 1 and 2 too.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == ["doctor"]:
+        return doctor.main(words[1:], os.environ)
     try:
-        settings = parse(sys.argv[1:] if argv is None else argv, os.environ)
+        settings = parse(words, os.environ)
         web_config = read_web_config(settings.web_config_file)
     except (SettingsError, WebConfigError) as bad:
         print(f"gpuscale-exporter: {bad}", file=sys.stderr)

@@ -290,7 +290,8 @@ def _flags(argv: Sequence[str], faults: list[str]) -> dict[str, str]:
     """Return the flags that were given, as text. Unknown words are added to the faults."""
     parser = _Parser(
         prog="gpuscale-exporter",
-        description="Publishes what is true about the GPUs of this node.",
+        description="Publishes what is true about the GPUs of this node. With doctor as the first word: examines the "
+        "machine and says what keeps the exporter from that; --json for machines.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )

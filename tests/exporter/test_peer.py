@@ -1,0 +1,107 @@
+"""nvidia_gpu_exporter as judge: from the same capture, the same names, labels and values as its own exposition."""
+
+import math
+from collections import Counter
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from tests.exporter.build import Series, values
+from tests.exporter.foreign import heard, spoken
+from tests.exporter.smi_csv import captured
+
+PEER = "nvidia_gpu_exporter__"
+CAPTURES = (
+    "linux-x86_64__nvidia-geforce-rtx-4080-super__595.71.05",
+    "linux-x86_64__nvidia-h200-mig__590.48.01",
+    "linux-x86_64__nvidia-h200__590.48.01",
+    "linux-x86_64__nvidia-l40s__595.80",
+    "windows-x86_64__nvidia-geforce-rtx-2080-super__591.86",
+)
+
+NOT_OURS = {
+    "command_exit_code": "of the program nvidia-smi, which we do not run",
+    "name": "digits that the peer finds in the model's name, such as 200 for H200",
+    "kmd_version": "of nvidia-smi alone; NVML tells one driver version",
+    "platform_*": "nvidia-smi prints 0 and 1 where NVML knows nothing",
+    "edpp_multiplier_ratio": "no documented NVML call gives it",
+    "power_draw_average_watts": "NVML gives the average or the instant by one call; power_draw_watts has it",
+    "power_draw_instant_watts": "changes from poll to poll and is no reading of ours: a field value of its own",
+    "power_limit_watts": "the limit that was asked for; our reading is the one in force, enforced_power_limit_watts",
+    "temperature_gpu_tlimit": "changes from poll to poll and is no reading of ours",
+    "utilization_jpeg_ratio": "changes from poll to poll and is no reading of ours",
+    "utilization_ofa_ratio": "changes from poll to poll and is no reading of ours",
+    "encoder_stats_*": "changes from poll to poll and is no reading of ours",
+    "clocks_event_reasons_counters_*": "changes from poll to poll and is no reading of ours",
+    "ecc_errors_*_device_memory": "errors by place in the chip, two calls for each; we read the totals",
+    "ecc_errors_*_dram": "errors by place in the chip; we read the totals",
+    "ecc_errors_*_sram": "errors by place in the chip; we read the totals",
+    "ecc_errors_*_sram_*": "errors by place in the chip; we read the totals",
+    "remapped_rows_histogram_*": "spare rows by bank; we read what was remapped",
+    "remapped_rows_*_inactive": "newer than the NVML we read",
+    "pcie_link_gen_gpucurrent": "the peer's second name of pcie_link_gen_current",
+    "pcie_link_gen_gpumax": "of the GPU alone; we read what GPU and slot can have together",
+    "pcie_link_gen_hostmax": "of the slot alone; we read what GPU and slot can have together",
+    "protected_memory_*": "of confidential computing, which we do not read",
+    "fabric_*": "of the NVLink fabric's manager, which we do not read",
+    "gpu_recovery_action": "no reading of ours; gpuscale_gpu_health says what to do",
+}
+"""Families of the peer that we do not have, by pattern, each with the reason."""
+
+OURS_TOO = {
+    "clocks_throttle_reasons_*": "the names of older drivers for the same, which dashboard 14574 asks for",
+    "last_collect_success_timestamp_seconds": "left out of the recorded expositions by the peer's own tests",
+    "last_collect_duration_seconds": "left out of the recorded expositions by the peer's own tests",
+}
+"""Families of ours that the recorded expositions lack."""
+
+
+def matches(name: str, table: dict[str, str]) -> str:
+    """Return the pattern of the table that a family's name matches, else ""."""
+    return next((pattern for pattern in table if fnmatch(name.removeprefix("nvidia_smi_"), pattern)), "")
+
+
+def both(shared_data: Path, capture: str, moment: str) -> tuple[Series, Series]:
+    peer = (shared_data / "gpu-metrics-expo" / f"{PEER}{capture}__{moment}.metrics").read_text()
+    of = captured(shared_data / "gpu-smi-captures" / f"{capture}.txt", moment)
+    return heard(peer), heard(spoken(of, "nvidia_smi").plain)
+
+
+@pytest.mark.parametrize("moment", ["idle", "load"])
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_every_series_that_we_both_can_know_is_the_same(capture: str, moment: str, shared_data: Path) -> None:
+    theirs, ours = both(shared_data, capture, moment)
+    wanted = {key: value for key, value in theirs.items() if not matches(key[0], NOT_OURS)}
+    mine = {key: value for key, value in ours.items() if not matches(key[0], OURS_TOO)}
+    assert wanted.keys() - mine.keys() == set()
+    assert mine.keys() - wanted.keys() == set()
+    assert [key for key in wanted if not math.isclose(wanted[key], mine[key], rel_tol=1e-9)] == []
+    print(f"{capture} {moment}: {len(wanted)} of the peer's {len(theirs)} series compared, all equal")
+    assert len(wanted) > 60
+
+
+def test_no_exception_is_without_use(shared_data: Path) -> None:
+    used: Counter[str] = Counter()
+    for capture in CAPTURES:
+        theirs, ours = both(shared_data, capture, "load")
+        used.update(matches(name, NOT_OURS) for name, _ in theirs)
+        used.update(matches(name, OURS_TOO) for name, _ in ours)
+    assert set(NOT_OURS) | set(OURS_TOO) <= set(used)
+
+
+@pytest.mark.parametrize("moment", ["idle", "load"])
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_all_dialects_agree_on_what_a_capture_says(capture: str, moment: str, shared_data: Path) -> None:
+    of = captured(shared_data / "gpu-smi-captures" / f"{capture}.txt", moment)
+    series = heard(spoken(of).plain)
+    (used,) = values(series, "nvidia_smi_memory_used_bytes")
+    assert values(series, "DCGM_FI_DEV_FB_USED") == [used / 2**20]
+    assert values(series, "cce_gpu_memory_used") == [used]
+    assert values(series, "gpuMemUsed") == [used / 2**20]
+    (watts,) = values(series, "nvidia_smi_power_draw_watts")
+    assert values(series, "DCGM_FI_DEV_POWER_USAGE") == [watts]
+    assert values(series, "cce_gpu_power_usage") == [pytest.approx(watts * 1000)]
+    percent = [100 * ratio for ratio in values(series, "nvidia_smi_utilization_gpu_ratio")]
+    assert values(series, "gpuUtil") == pytest.approx(percent)
+    assert values(series, "cce_gpu_utilization") == values(series, "gpuUtil")

@@ -10,7 +10,7 @@ HPA_CASES ?= 2000
 PARTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test real-parts test-hpa test-cluster test-stack check format crds chart bench bench-exporter clean
+.PHONY: help install demo test real-parts test-hpa test-cluster test-stack check format crds chart metrics-docs bench bench-exporter clean
 
 help: ## list the tasks
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ chart: crds ## write all that the chart has from elsewhere: definitions, rules, 
 	mkdir -p charts/gpuscale/files/rules
 	cp rules/alerts.yaml rules/recording.yaml charts/gpuscale/files/rules/
 	$(BIN)/python -m charts.gpuscale.dashboards.generate
+
+metrics-docs: install ## write docs/metrics.md from the exporter's tables
+	$(BIN)/python -m exporter.explain > docs/metrics.md
 
 bench: install ## run the benchmarks; each prints a table and says what it isolates; BENCH_ARGS=--smoke
 	@for b in bench/*.py; do echo "== $$b"; $(BIN)/python $$b $(BENCH_ARGS) || exit 1; done

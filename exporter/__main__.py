@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from exporter import doctor
+from exporter import doctor, explain
 from exporter.dialects import Spoken
 from exporter.guard import Guard
 from exporter.kubelet import KubeletAllocations
@@ -30,11 +30,14 @@ CLOSE_SECONDS = 1.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 = told to stop, or --once is done; 1 = the address cannot be served on; 2 = bad settings.
 
-    ``doctor`` as the first word examines the machine instead; its codes are 0, 1 and 2 too.
+    ``doctor`` as the first word examines the machine instead, ``explain`` tells what a metric is; their codes are
+    0, 1 and 2 too.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] == ["doctor"]:
         return doctor.main(words[1:], os.environ)
+    if words[:1] == ["explain"]:
+        return explain.main(words[1:])
     try:
         settings = parse(words, os.environ)
         web_config = read_web_config(settings.web_config_file)

@@ -30,8 +30,9 @@ _REASONS = (
 )
 NVIDIA_14574 = {
     "nvidia_smi_gpu_info": {"uuid", "name", "vbios_version"},
-    **dict.fromkeys(
-        (
+    **{
+        name: {"uuid"}
+        for name in (
             "nvidia_smi_pstate",
             "nvidia_smi_utilization_gpu_ratio",
             "nvidia_smi_utilization_memory_ratio",
@@ -47,9 +48,8 @@ NVIDIA_14574 = {
             "nvidia_smi_clocks_max_memory_clock_hz",
             *(f"nvidia_smi_clocks_throttle_reasons_{reason}" for reason in _REASONS),
             *(f"nvidia_smi_clocks_event_reasons_{reason}" for reason in _REASONS),
-        ),
-        {"uuid"},
-    ),
+        )
+    },
 }
 
 

@@ -15,6 +15,7 @@ from exporter.dialects import Spoken
 from exporter.guard import Guard
 from exporter.kubelet import KubeletAllocations
 from exporter.listener import Listener, read_web_config
+from exporter.owners import ProcessOwners
 from exporter.poller import AllocationSource, Poller, Source
 from exporter.server import Pages, is_worth_logging
 from exporter.settings import Address, Settings, SettingsError, parse
@@ -79,7 +80,15 @@ def _poller(settings: Settings, source: Source, allocations: AllocationSource) -
         health_policy=settings.health_policy,
         spoken=Spoken(settings.dialect, dict(settings.aom_labels)),
         most_series=settings.max_series,
+        owners=_owners(settings),
     )
+
+
+def _owners(settings: Settings) -> ProcessOwners | None:
+    # a simulation tells its processes itself
+    if settings.simulate or not settings.proc:
+        return None
+    return ProcessOwners(Path(settings.proc), Path(settings.container_logs), settings.deadline)
 
 
 async def once(settings: Settings, source: Source, allocations: AllocationSource) -> int:

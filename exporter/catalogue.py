@@ -178,6 +178,19 @@ GPU_HEALTH_REASON = _health(
     "One series for each thing that is wrong with the GPU, with its level: 1 warning, 2 fatal.",
     "exporter.health.judge",
 )
+PROCESSES_UP = _health(
+    "gpuscale_process_attribution_up",
+    ("node", "reason"),
+    "1 if the GPUs' processes can be told by container, else 0 and the reason. GPUs that are shared can then not be "
+    "told apart.",
+    "Snapshot.processes",
+)
+UNRESOLVED_PROCESSES = _health(
+    "gpuscale_unresolved_processes",
+    ("node", "reason"),
+    "Processes on the node's GPUs that are no container's, by the reason. None is blamed on a container.",
+    "Snapshot.unresolved_processes",
+)
 SNAPSHOT_TIMESTAMP = _health(
     "gpuscale_snapshot_timestamp_seconds",
     ("node",),
@@ -251,6 +264,8 @@ HEALTH: tuple[Metric, ...] = (
     GPU_HEALTH,
     GPU_HEALTH_REASON,
     CONTAINER_ATTRIBUTION,
+    PROCESSES_UP,
+    UNRESOLVED_PROCESSES,
     SNAPSHOT_TIMESTAMP,
     POLL_DURATION,
     POLLS,

@@ -17,8 +17,9 @@ from exporter.budget import Budget
 from exporter.dialects import Spoken
 from exporter.exposition import Body, Families, Renderer, Texts, finish
 from exporter.health import DEFAULT_POLICY, HealthPolicy
+from exporter.owners import Matched, ProcessOwners
 from exporter.process_metrics import ProcessMetrics
-from exporter.readings import AbsentReason, Allocation, GpuReading, Snapshot, SourceState
+from exporter.readings import PROCESSES_OFF, AbsentReason, Allocation, GpuReading, Snapshot, SourceState
 from exporter.samples import collect, withdrawn
 
 log = logging.getLogger("exporter.poller")
@@ -106,6 +107,7 @@ class Poller:
         health_policy: HealthPolicy = DEFAULT_POLICY,
         spoken: Spoken = NATIVE_ONLY,
         most_series: int = 0,
+        owners: ProcessOwners | None = None,
     ) -> None:
         self.latest: Publication | None = None
         self._source = source
@@ -115,6 +117,7 @@ class Poller:
         self._wall = wall
         self._monotonic = monotonic
         self._health_policy = health_policy
+        self._owners = owners
         self._accounts = Accounts(longest_seconds=COUNTED_POLLS * period_seconds)
         self._own = ProcessMetrics()
         self._spoken = spoken
@@ -153,12 +156,15 @@ class Poller:
         (gpus, driver), (allocations, kubelet) = await asyncio.gather(
             self._source.read(taken_at), self._allocations.allocations()
         )
+        matched = await self._match(gpus, allocations)
         self._polls += 1
         self._failures += not driver.up
         snapshot = Snapshot(
             taken_at=taken_at,
             gpus=self._with_known(gpus, driver),
-            allocations=allocations,
+            allocations=matched.allocations,
+            processes=matched.state,
+            unresolved_processes=matched.unresolved,
             driver=driver,
             kubelet=kubelet,
             driver_version=self._source.driver_version,
@@ -168,6 +174,9 @@ class Poller:
         )
         self._tell_sources(snapshot)
         return snapshot
+
+    async def _match(self, gpus: tuple[GpuReading, ...], allocations: tuple[Allocation, ...] | None) -> Matched:
+        return await self._owners.match(gpus, allocations) if self._owners else Matched(allocations, PROCESSES_OFF)
 
     def _with_known(self, gpus: tuple[GpuReading, ...], driver: SourceState) -> tuple[GpuReading, ...]:
         """While the driver does not answer, its GPUs are absent, not gone: they keep their identity."""
@@ -201,6 +210,7 @@ class Poller:
         for name, was, now in (
             ("driver", before and before.driver, snapshot.driver),
             ("kubelet", before and before.kubelet, snapshot.kubelet),
+            ("matching of processes", before and before.processes, snapshot.processes),
         ):
             if was and (was.up, was.reason) == (now.up, now.reason):
                 continue

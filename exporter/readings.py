@@ -180,6 +180,9 @@ class SourceState:
     message: str = ""
 
 
+PROCESSES_OFF = SourceState(up=False, reason="off", message="processes are not matched to containers")
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The node at one moment. taken_at: Unix seconds. allocations None = the kubelet was not read."""
@@ -195,3 +198,7 @@ class Snapshot:
     """Polls since the start, this one included."""
     driver_failures: int = 0
     """Polls since the start at which the driver did not answer."""
+    processes: SourceState = PROCESSES_OFF
+    """Whether the GPUs' processes can be told by container."""
+    unresolved_processes: Mapping[str, int] = field(default_factory=dict)
+    """Why processes are no container's -> how many."""

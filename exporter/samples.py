@@ -56,12 +56,17 @@ def withdrawn(snapshot: Snapshot) -> Snapshot:
     """Leave what may still be said of a snapshot that is too old: which GPUs there were, and that nothing is known."""
     stale = SourceState(up=False, reason="stale", message="the last poll is too long ago; its values are withdrawn")
     gpus = tuple(GpuReading(g.uuid, g.index, g.name, fault=AbsentReason.STALE) for g in snapshot.gpus)
-    return dataclasses.replace(snapshot, gpus=gpus, allocations=None, driver=stale, kubelet=stale)
+    return dataclasses.replace(
+        snapshot, gpus=gpus, allocations=None, driver=stale, kubelet=stale, processes=stale, unresolved_processes={}
+    )
 
 
 def _node_health(snapshot: Snapshot, node: str, health: _Samples) -> None:
     health[c.DRIVER_UP][(node, snapshot.driver.reason)] = int(snapshot.driver.up)
     health[c.KUBELET_UP][(node, snapshot.kubelet.reason)] = int(snapshot.kubelet.up)
+    health[c.PROCESSES_UP][(node, snapshot.processes.reason)] = int(snapshot.processes.up)
+    for reason, count in snapshot.unresolved_processes.items():
+        health[c.UNRESOLVED_PROCESSES][(node, reason)] = count
     health[c.GPUS_EXPECTED][(node,)] = len(snapshot.gpus)
     health[c.GPUS_SEEN][(node,)] = sum(gpu.fault is None for gpu in snapshot.gpus)
     health[c.SNAPSHOT_TIMESTAMP][(node,)] = snapshot.taken_at

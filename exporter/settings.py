@@ -155,6 +155,10 @@ class Settings:
     kubelet_socket: str = _setting(
         "/var/lib/kubelet/pod-resources/kubelet.sock", 'socket of the pod-resources API; "" = no container series', str
     )
+    proc: str = _setting("/proc", 'the host\'s /proc, to tell processes by container; "" = off', str)
+    container_logs: str = _setting(
+        "/var/log/containers", "directory of the node whose names tell containers by id; no log is read", str
+    )
     fatal_xids: frozenset[int] = _setting("74,79", "Xids that make a GPU's health fatal", _xids)
     ignored_xids: frozenset[int] = _setting(
         "13,31,43,45,68,109,137", "Xids of applications, which say nothing of the GPU's health", _xids

@@ -1,0 +1,104 @@
+"""Which pod and container a process of the host runs in, read from /proc: no API server, no container runtime.
+
+Why it exists: the driver gives pids of the host's pid namespace. Seen from another namespace such a pid does not
+exist, or belongs to somebody else; so nothing is read unless this /proc is known to be the host's.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+KERNEL_THREADS = "kthreadd"
+"""Process 2 of a machine, and of no other pid namespace."""
+
+_UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
+# .../kubepods-burstable-podUID.slice/cri-containerd-ID.scope, .../podUID/ID, podUID.slice:crio:ID; all nested or not
+_POD_AND_CONTAINER = re.compile(
+    rf"pod(?P<uid>{_UID})(?:\.slice)?[/:](?:[a-z-]+[-:])?(?P<id>[0-9a-f]{{64}})(?![0-9a-f])"
+)
+_POD = re.compile(rf"pod(?P<uid>{_UID})(?![0-9a-f])")
+_LOG = re.compile(r"(?P<pod>[^_]+)_(?P<namespace>[^_]+)_(?P<container>[^_]+)-(?P<id>[0-9a-f]{64})\.log")
+_LOG_TARGET = re.compile(rf"_(?P<uid>{_UID})(?:/|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process runs: the pod's uid (with dashes) and the container's id at the runtime."""
+
+    pod_uid: str
+    container_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What the kubelet calls a container. pod_uid "" = not told."""
+
+    namespace: str
+    pod: str
+    container: str
+    pod_uid: str
+
+
+def parse_cgroup(text: str) -> tuple[Place, ...]:
+    """PURE: read /proc/PID/cgroup, v1 or v2, of containerd, cri-o and docker. Outermost first where pods are nested."""
+    found = (Place(_dashed(match["uid"]), match["id"]) for match in _POD_AND_CONTAINER.finditer(text))
+    return tuple(dict.fromkeys(found))
+
+
+def is_host_proc(proc: Path) -> bool:
+    """Whether this /proc shows the host's processes."""
+    try:
+        return (proc / "2" / "comm").read_text().strip() == KERNEL_THREADS
+    except OSError:
+        return False
+
+
+def places(proc: Path, pids: Iterable[int]) -> dict[int, tuple[Place, ...] | None]:
+    """Where each process runs: () = in no pod, None = there is no such process."""
+    return {pid: None if (text := _cgroup(proc / str(pid))) is None else parse_cgroup(text) for pid in pids}
+
+
+def live_pods(proc: Path) -> frozenset[str]:
+    """Uids of the pods that have a process, their sandbox's included. Raises OSError if ``proc`` can't be listed."""
+    return frozenset(_dashed(match["uid"]) for text in _all_cgroups(proc) for match in _POD.finditer(text))
+
+
+def container_names(directory: Path) -> dict[str, Named]:
+    """Id of a container -> its names, from the names of the links in /var/log/containers; no log is opened.
+
+    Raises OSError if the directory can't be listed.
+    """
+    found: dict[str, Named] = {}
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if match := _LOG.fullmatch(entry.name):
+                found[match["id"]] = Named(match["namespace"], match["pod"], match["container"], _uid_of(entry.path))
+    return found
+
+
+def _uid_of(link: str) -> str:
+    try:
+        match = _LOG_TARGET.search(str(Path(link).readlink()))
+    except OSError:
+        return ""
+    return _dashed(match["uid"]) if match else ""
+
+
+def _dashed(uid: str) -> str:
+    return uid.replace("_", "-")
+
+
+def _all_cgroups(proc: Path) -> Iterator[str]:
+    with os.scandir(proc) as entries:
+        for entry in entries:
+            if entry.name.isdecimal() and (text := _cgroup(Path(entry.path))):
+                yield text
+
+
+def _cgroup(process: Path) -> str | None:
+    try:
+        return (process / "cgroup").read_text(errors="replace")
+    except OSError:
+        return None

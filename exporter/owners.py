@@ -1,0 +1,167 @@
+"""The GPUs' processes -> the containers they belong to, and containers that have ended -> gone.
+
+Why it exists: the kubelet tells who was given a GPU, not who uses it; on a shared GPU only the processes tell that.
+It also lists pods that have ended for a long time. Where the host's processes can't be seen, the allocations stay as
+the kubelet gives them, and why is said.
+"""
+
+import asyncio
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from exporter.cgroups import Named, Place, container_names, is_host_proc, live_pods, places
+from exporter.holdings import Holder, holdings
+from exporter.readings import Allocation, GpuReading, SourceState
+
+SCAN_POLLS = 10
+"""A pod that has ended is looked for again, in case it came back, once in so many polls."""
+
+NO_HOST_PROC = SourceState(
+    up=False,
+    reason="no_host_proc",
+    message="the host's processes can't be seen, GPUs that are shared can't be told apart: set hostPID: true, or mount "
+    "the host's /proc and name it by --proc",
+)
+_UP = SourceState(up=True)
+
+# why a process is nobody's: labels of gpuscale_unresolved_processes
+GONE = "gone"
+NO_CONTAINER = "no_container"
+UNKNOWN_CONTAINER = "unknown_container"
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """The allocations with what the processes tell: pids where they are known, and without pods that have ended."""
+
+    allocations: tuple[Allocation, ...] | None
+    state: SourceState
+    unresolved: Mapping[str, int] = field(default_factory=dict)
+
+
+class ProcessOwners:
+    """Matches by the cgroups in ``proc`` and the names in ``container_logs`` (/var/log/containers)."""
+
+    def __init__(self, proc: Path, container_logs: Path, deadline_seconds: float) -> None:
+        self._proc = proc
+        self._logs = container_logs
+        self._deadline = deadline_seconds
+        self._running: asyncio.Future[Matched] | None = None
+        self._live: frozenset[str] = frozenset()
+        self._ended: frozenset[str] = frozenset()
+        self._polls_to_scan = 0
+
+    async def match(self, gpus: tuple[GpuReading, ...], allocations: tuple[Allocation, ...] | None) -> Matched:
+        """Never raises, never blocks the loop, ends within the deadline."""
+        timeout = SourceState(up=False, reason="timeout", message=f"{self._proc} does not answer")
+        if self._running and not self._running.done():
+            return Matched(allocations, timeout)
+        self._running = asyncio.ensure_future(asyncio.to_thread(self._match, gpus, allocations))
+        done, _ = await asyncio.wait({self._running}, timeout=self._deadline)
+        if not done:
+            return Matched(allocations, timeout)
+        error = self._running.exception()
+        if error is None:
+            return self._running.result()
+        state = SourceState(up=False, reason="failed", message=f"the host's processes can't be matched: {error}")
+        return Matched(allocations, state)
+
+    def _match(self, gpus: tuple[GpuReading, ...], allocations: tuple[Allocation, ...] | None) -> Matched:
+        pids = {process.pid for gpu in gpus for process in gpu.processes or ()}
+        if not is_host_proc(self._proc):
+            return Matched(allocations, NO_HOST_PROC, {NO_HOST_PROC.reason: len(pids)} if pids else {})
+        where = places(self._proc, pids)
+        try:
+            names = container_names(self._logs)
+        except OSError as error:
+            message = f"{self._logs}: {error.strerror}: mount it to tell processes by container, and pods that ended"
+            return Matched(
+                allocations, SourceState(up=False, reason="no_container_names", message=message), _unresolved(where, {})
+            )
+        unresolved = _unresolved(where, names)
+        if allocations is None:
+            return Matched(None, _UP, unresolved)
+        present = self._without_ended(allocations, names)
+        current = {id_: name for id_, name in names.items() if name.pod_uid in self._live}
+        return Matched(with_pids(present, gpus, owners(where, names), current.values()), _UP, unresolved)
+
+    def _without_ended(self, allocations: tuple[Allocation, ...], names: Mapping[str, Named]) -> tuple[Allocation, ...]:
+        uids: dict[tuple[str, str], set[str]] = {}
+        for name in names.values():
+            if name.pod_uid:
+                uids.setdefault((name.namespace, name.pod), set()).add(name.pod_uid)
+        held = {uid for a in allocations for uid in uids.get((a.namespace, a.pod), ())}
+        self._polls_to_scan -= 1
+        # a pod may have begun since the last look: before one is called ended, all processes are looked at again
+        if self._polls_to_scan <= 0 or held - self._live - self._ended:
+            self._live = live_pods(self._proc)
+            self._ended = frozenset(held - self._live)
+            self._polls_to_scan = SCAN_POLLS
+        return tuple(a for a in allocations if not _has_ended(uids.get((a.namespace, a.pod)), self._live))
+
+
+def _has_ended(uids: set[str] | None, live: frozenset[str]) -> bool:
+    return uids is not None and not uids & live
+
+
+def owners(where: Mapping[int, tuple[Place, ...] | None], names: Mapping[str, Named]) -> dict[int, Holder]:
+    """PURE: pid -> the container it runs in, for those that run in a container with a name."""
+    found: dict[int, Holder] = {}
+    for pid, nested in where.items():
+        named = next((names[place.container_id] for place in nested or () if place.container_id in names), None)
+        if named:
+            found[pid] = (named.namespace, named.pod, named.container)
+    return found
+
+
+def with_pids(
+    allocations: tuple[Allocation, ...],
+    gpus: tuple[GpuReading, ...],
+    owner: Mapping[int, Holder],
+    named: Iterable[Named],
+) -> tuple[Allocation, ...]:
+    """PURE: tell each container its processes, where it is certain that these are all.
+
+    A container without a process of its own on a GPU where a process of nobody who holds it runs may be working
+    through that one, as under MPS: of such a container nothing is said.
+    """
+    known = {(name.namespace, name.pod, name.container) for name in named} - _doubtful(allocations, gpus, owner)
+    mine: dict[Holder, list[int]] = {holder: [] for holder in known}
+    for pid, holder in owner.items():
+        if holder in mine:
+            mine[holder].append(pid)
+    return tuple(_told(a, mine.get((a.namespace, a.pod, a.container))) for a in allocations)
+
+
+def _told(allocation: Allocation, pids: list[int] | None) -> Allocation:
+    return allocation if pids is None else dataclasses.replace(allocation, pids=tuple(pids))
+
+
+def _doubtful(
+    allocations: tuple[Allocation, ...], gpus: tuple[GpuReading, ...], owner: Mapping[int, Holder]
+) -> set[Holder]:
+    held, _ = holdings(allocations, gpus)
+    holders: dict[str, set[Holder]] = {}
+    for one in held:
+        holders.setdefault(one.gpu.uuid, set()).add(one.holder)
+    found: set[Holder] = set()
+    for gpu in gpus:
+        here = {owner.get(process.pid) for process in gpu.processes or ()}
+        may_hold = holders.get(gpu.uuid, set())
+        if here - may_hold:
+            found |= may_hold - here
+    return found
+
+
+def _unresolved(where: Mapping[int, tuple[Place, ...] | None], names: Mapping[str, Named]) -> dict[str, int]:
+    named = owners(where, names)
+    return dict(Counter(_why(nested) for pid, nested in where.items() if pid not in named))
+
+
+def _why(nested: tuple[Place, ...] | None) -> str:
+    if nested is None:
+        return GONE
+    return UNKNOWN_CONTAINER if nested else NO_CONTAINER

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from exporter.device_ids import cdi_device
 from exporter.readings import Allocation, SourceState
 
 LIST_METHOD = "/v1.PodResourcesLister/List"
@@ -135,7 +136,8 @@ def _look(path: Path) -> None:
 def decode_list(answer: bytes) -> tuple[Allocation, ...]:
     """Turn the bytes of a v1 ListPodResourcesResponse into allocations, one per container and resource.
 
-    The kubelet repeats a resource once per NUMA node; these are joined. Containers without devices are left out.
+    The kubelet repeats a resource once per NUMA node; these are joined. Containers without devices are left out. The
+    devices of a claim (dynamic resource allocation) are an allocation too, with the driver's name as the resource.
     Raises ValueError if the bytes are not such a message.
     """
     found: dict[tuple[str, str, str, str], list[str]] = {}
@@ -146,7 +148,25 @@ def decode_list(answer: bytes) -> tuple[Allocation, ...]:
             for devices in _parts(container, 2):
                 key = (namespace, name, container_name, _first_text(devices, 1))
                 found.setdefault(key, []).extend(_text(part) for part in _parts(devices, 2))
+            for driver, device in _claimed(container):
+                found.setdefault((namespace, name, container_name, driver), []).append(device)
     return tuple(Allocation(*key, tuple(dict.fromkeys(ids))) for key, ids in found.items() if ids)
+
+
+def _claimed(container: memoryview) -> Iterator[tuple[str, str]]:
+    """Driver and device of each claim of a container; a share of a device is marked as device plugins mark replicas."""
+    for resource in _parts(container, 5):
+        for claimed in _parts(resource, 4):
+            driver, device = _first_text(claimed, 2), _first_text(claimed, 4)
+            # a kubelet that is too old to name the device still gives the names for the runtime
+            names = [device] if device else _cdi_devices(claimed)
+            share = _first_text(claimed, 5)
+            for name in names:
+                yield driver, f"{name}::{share}" if share else name
+
+
+def _cdi_devices(claimed: memoryview) -> list[str]:
+    return [name for part in _parts(claimed, 1) if (name := cdi_device(_first_text(part, 1)))]
 
 
 def _first_text(message: memoryview, number: int) -> str:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from exporter import kubelet
 from exporter.kubelet import KEPT_POLLS, LIST_METHOD, KubeletAllocations, decode_list
 from exporter.readings import Allocation
+from tests.exporter.build import gpu, published, snapshot, values
 
 
 def varint(number: int) -> bytes:
@@ -301,3 +302,43 @@ class TestWire:
     def test_no_bytes_do_anything_but_decode_or_be_refused(self, noise: bytes) -> None:
         with contextlib.suppress(ValueError):
             assert isinstance(decode_list(noise), tuple)
+
+
+def claim(*, driver: str = "gpu.nvidia.com", device: str = "", cdi: tuple[str, ...] = (), share: str = "") -> bytes:
+    names = b"".join(part(1, part(1, name)) for name in cdi)
+    told = (
+        part(2, driver) + part(3, "node-1") + (part(4, device) if device else b"") + (part(5, share) if share else b"")
+    )
+    return part(5, part(2, "claim-name") + part(3, "ml") + part(4, names + told))
+
+
+class TestClaims:
+    def test_a_claims_device_is_an_allocation_of_its_driver(self) -> None:
+        answer = pod("ml", "p", container("main", claim(device="gpu-1", cdi=("k8s.gpu.nvidia.com/device=gpu-1",))))
+        assert decode_list(answer) == (Allocation("ml", "p", "main", "gpu.nvidia.com", ("gpu-1",)),)
+
+    def test_without_a_device_name_the_runtimes_name_tells_it(self) -> None:
+        answer = pod(
+            "ml", "p", container("main", claim(cdi=("k8s.gpu.nvidia.com/claim=6b1b-gpu-3", "other.com/x=all")))
+        )
+        assert decode_list(answer) == (Allocation("ml", "p", "main", "gpu.nvidia.com", ("gpu-3",)),)
+
+    def test_a_share_of_a_device_is_not_the_device(self) -> None:
+        answer = pod("ml", "p", container("main", claim(device="gpu-1", share="5d9c")))
+        assert decode_list(answer) == (Allocation("ml", "p", "main", "gpu.nvidia.com", ("gpu-1::5d9c",)),)
+
+    def test_a_claim_and_a_device_plugins_devices_stand_side_by_side(self) -> None:
+        both = container(
+            "main", devices("nvidia.com/gpu", "GPU-a"), claim(device="gpu-1"), claim(driver="nic.example.com")
+        )
+        assert [one.resource for one in decode_list(pod("ml", "p", both))] == ["nvidia.com/gpu", "gpu.nvidia.com"]
+
+    def test_a_claimed_gpu_has_its_holders_series(self) -> None:
+        held = decode_list(pod("ml", "p", container("main", claim(device="gpu-1"))))
+        series = published(snapshot(gpu("GPU-a"), gpu("GPU-b", index=1, utilization_percent=7), allocations=held))
+        assert values(series, "aom_container_gpu_usage", uuid="GPU-b", pod="p") == [7]
+
+    def test_a_claimed_gpu_that_was_partitioned_is_explained(self) -> None:
+        held = decode_list(pod("ml", "p", container("main", claim(device="gpu-0-mig-1g10gb-19-0"))))
+        series = published(snapshot(gpu("GPU-a"), allocations=held))
+        assert values(series, "gpuscale_container_attribution", pod="p", reason="mig_device") == [0]

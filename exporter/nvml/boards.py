@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import pynvml
 
 from exporter.nvml.calls import Absent, GpuCalls, Handle, address, binding
+from exporter.nvml.facts import ASKED
 from exporter.nvml.fields import FieldBatch, FieldKey, Fields, field_id
 from exporter.readings import AbsentReason, EccReading, NvlinkReading, RepairReading
 
@@ -195,6 +196,7 @@ class Board:
             "vbios_version": pynvml.nvmlDeviceGetVbiosVersion,
             "pci_bus_id": lambda handle: pynvml.nvmlDeviceGetPciInfo(handle).busId,
             "architecture": lambda handle: _ARCHITECTURES.get(pynvml.nvmlDeviceGetArchitecture(handle), ""),
+            **ASKED,
         }
         answers = {name: self._gpu.first((name, function)) for name, function in asked.items()}
         return {

@@ -18,6 +18,7 @@ RULES = ROOT / "rules"
 ALERT_NAMES = {
     "GPUMetricsMissing",
     "GPUUnhealthy",
+    "GPUFatal",
     "GPUScalerMissingData",
     "GPUScalerAtMaximum",
     "GPUPoolCannotGrow",

@@ -7,7 +7,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY exporter exporter
 COPY controller controller
 RUN python -m venv /opt/gpuscale \
- && /opt/gpuscale/bin/pip install --no-cache-dir --disable-pip-version-check '.[kubelet]'
+ && /opt/gpuscale/bin/pip install --no-cache-dir --disable-pip-version-check '.[kubelet,auth]'
 
 FROM python:${PYTHON}-slim
 COPY --from=build /opt/gpuscale /opt/gpuscale

@@ -15,6 +15,7 @@ ONLY_IMPORTERS = {
     "kopf": (("controller/handlers.py",), "kopf is the shell: one module feeds the registry from it"),
     "pynvml": (("exporter/nvml/",), "the driver is read in one package"),
     "kubernetes": (("controller/cluster.py",), "one client talks to the API server"),
+    "bcrypt": (("exporter/guard.py", "exporter/webconfig.py"), "bcrypt is an extra that only users need"),
     "grpc": (("exporter/kubelet.py",), "gRPC is an extra that only the kubelet's socket needs"),
 }
 

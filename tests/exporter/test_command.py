@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import bcrypt
 import pytest
 
 from tests.exporter.build import Series, names, read, values
@@ -164,6 +165,24 @@ def test_a_signal_ends_it_well(tmp_path: Path, number: signal.Signals) -> None:
         scrape_until(url, "aom_node_gpu_usage")
         process.send_signal(number)
         assert process.wait(20) == 0
+
+
+def test_a_web_configuration_is_served_by_and_followed(tmp_path: Path) -> None:
+    hashed = bcrypt.hashpw(b"sesame", bcrypt.gensalt(4)).decode()
+    web_config = tmp_path / "web.yml"
+    write(web_config, f"basic_auth_users:\n  ali: {hashed}\n")
+
+    def status(url: str) -> int:
+        try:
+            with urllib.request.urlopen(f"{url}/metrics", timeout=20) as answer:  # noqa: S310 - the process just started
+                return int(answer.status)
+        except urllib.error.HTTPError as refused:
+            return refused.code
+
+    with running(tmp_path, "--simulate", "1xT4", "--web-config-file", str(web_config)) as (_, url):
+        assert status(url) == 401
+        write(web_config, "{}\n")
+        scrape_until(url, "aom_node_gpu_usage")
 
 
 def test_sigterm_ends_it_even_while_a_device_thread_hangs_and_the_source_cannot_close(tmp_path: Path) -> None:

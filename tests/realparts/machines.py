@@ -69,6 +69,10 @@ class Machines:
         """Let it run again."""
         self._exporters[node].send(signal.SIGCONT)
 
+    def restart(self, node: str) -> None:
+        """End the node's exporter; the next look starts it anew."""
+        self._exporters.pop(node).end()
+
     async def run(self) -> None:
         """Look again and again until cancelled, then end every exporter."""
         try:

@@ -33,10 +33,13 @@ def by_query(target: Object, **spec: Any) -> Object:
     return by_scrape(target, metrics=[{"type": "External", "external": external}], **spec)
 
 
-def start_operator(operators: Operators, prometheus: Prometheus) -> Process:
-    """Start the operator with its default tick, and let Prometheus scrape it."""
-    process = operators.start("operator", "--prometheus", f"default={prometheus.url}", tick=DEFAULT_TICK)
-    prometheus.watch_operator((operators.folder / "operator.address").read_text().strip())
+async def start_operator(operators: Operators, prometheus: Prometheus, name: str = "operator") -> Process:
+    """Start an operator with the default tick, let Prometheus scrape it, and wait until it leads and has decided."""
+    process = operators.start(name, "--prometheus", f"default={prometheus.url}", tick=DEFAULT_TICK)
+    address = (operators.folder / f"{name}.address").read_text().strip()
+    prometheus.watch_operator(address)
+    await until(lambda: prometheus.query(f'gpuscale_leader{{instance="{address}"}} == 1'), bool)
+    await operators.passes(2, name)
     return process
 
 

@@ -36,7 +36,7 @@ async def test_load_rises_and_falls_and_all_parts_agree(
     async with contextlib.AsyncExitStack() as stack:
         await _build(stack, cluster, space, machines)
         await scenery.settled(cluster, space, direct=2, asked=2, quiet=1)
-        scenery.start_operator(operators, prometheus)
+        await scenery.start_operator(operators, prometheus)
         await scenery.deciding(cluster, space, "direct", "asked")
         await agreement()
         assert len(await nodes()) == 1

@@ -2,7 +2,8 @@
 
 The clock starts when the simulated GPUs change and stops when the API server has received the PATCH, by its audit log.
 Between them lie the exporter's poll (1 s), for the query the scrape of Prometheus (1 s), the operator's tick (2 s, the
-default), the decision and, for a shrink, the marks on the victims.
+default), the decision and, for a shrink, the marks on the victims. These clocks keep their distance for as long as
+the programs run, and that distance alone is worth a second; so exporter and operator are started anew in each round.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from tests.realparts.machines import Machines
 from tests.stack import scenery
 from tests.stack.prometheus import INTERVAL_SECONDS, Prometheus
 
-CROSSINGS = 30
+ROUNDS, CROSSINGS = 10, 4
 BAR_SECONDS = 3.0
 SMALL, LARGE = 2, 3
 SOURCES = {"direct": "direct scrape", "asked": f"PromQL, scraped every {INTERVAL_SECONDS} s"}
@@ -44,13 +45,25 @@ async def test_from_crossing_to_patch(
             await cluster.create(cloud.DEPLOYMENT, target, space)
             await cluster.create(WORKLOADS, scaler(target, minReplicas=SMALL, maxReplicas=LARGE), space)
         await scenery.settled(cluster, space, direct=SMALL, asked=SMALL)
-        scenery.start_operator(operators, prometheus)
-        await scenery.deciding(cluster, space, *SOURCES)
-        crossed = await asyncio.gather(*(_cross(cluster, space, machines, name) for name in SOURCES))
+        rows = [await _round(cluster, space, machines, operators, prometheus, number) for number in range(ROUNDS)]
     with capsys.disabled():
         print(f"\n{'crossing to PATCH':<30}{'crossings':>10}{'p50 s':>8}{'p95 s':>8}{'max s':>8}")
-        worst = [_report(operators, name, moments) for name, moments in zip(SOURCES, crossed, strict=True)]
-    assert worst[0] <= BAR_SECONDS, f"p95 {worst[0]:.2f} s with direct scrape is above {BAR_SECONDS} s"
+        worst = {name: _report(name, [second for row in rows for second in row[name]]) for name in SOURCES}
+    assert worst["direct"] <= BAR_SECONDS, f"p95 {worst['direct']:.2f} s with direct scrape is above {BAR_SECONDS} s"
+
+
+async def _round(
+    cluster: Cluster, space: str, machines: Machines, operators: Operators, prometheus: Prometheus, number: int
+) -> dict[str, list[float]]:
+    """Start exporter and operator, cross the targets of both scalers; the seconds from each crossing to its PATCH."""
+    name = f"operator-{number}"
+    machines.restart("steady-1")
+    await asyncio.sleep(_phase(1))
+    operator = await scenery.start_operator(operators, prometheus, name)
+    await scenery.deciding(cluster, space, *SOURCES)
+    moments = await asyncio.gather(*(_cross(cluster, space, machines, source) for source in SOURCES))
+    operator.end()
+    return {source: _seconds(operators, name, source, of) for source, of in zip(SOURCES, moments, strict=True)}
 
 
 async def _cross(cluster: Cluster, space: str, machines: Machines, name: str) -> list[float]:
@@ -58,22 +71,30 @@ async def _cross(cluster: Cluster, space: str, machines: Machines, name: str) ->
     moments = []
     for number in range(CROSSINGS):
         size = SMALL if number % 2 else LARGE
-        await asyncio.sleep(random.uniform(0.5, 2.5))  # noqa: S311 - a phase, not a secret
+        await asyncio.sleep(0.5 + _phase(2))
         machines.work[space, name] = float(size * scenery.TARGET_PERCENT)
         await scenery.settled(cluster, space, **{name: size})
         moments.append(machines.shown[space, name][1])
     return moments
 
 
-def _report(operators: Operators, name: str, moments: Sequence[float]) -> float:
-    """Print a row; the p95 in seconds."""
+def _phase(seconds: float) -> float:
+    return random.uniform(0, seconds)  # noqa: S311 - no secret
+
+
+def _seconds(operators: Operators, operator: str, target: str, moments: Sequence[float]) -> list[float]:
     writes = [
         datetime.fromisoformat(write.at).timestamp()
-        for write in operators.scale_writes()
-        if f"/deployments/{name}/" in write.path and write.code == 200
+        for write in operators.scale_writes(operator)
+        if f"/deployments/{target}/" in write.path and write.code == 200
     ]
     assert len(writes) == len(moments), "a crossing is one PATCH"
-    seconds = sorted(write - moment for write, moment in zip(writes, moments, strict=True))
+    return [write - moment for write, moment in zip(writes, moments, strict=True)]
+
+
+def _report(name: str, measured: Sequence[float]) -> float:
+    """Print a row; the p95 in seconds."""
+    seconds = sorted(measured)
     assert seconds[0] > 0
     p50, p95 = (seconds[math.ceil(part * len(seconds)) - 1] for part in (0.5, 0.95))
     print(f"{SOURCES[name]:<30}{len(seconds):>10}{p50:>8.2f}{p95:>8.2f}{seconds[-1]:>8.2f}")

@@ -46,10 +46,11 @@ def _others(gpus: Sequence[str], known: Sequence[GpuReading]) -> re.Pattern[str]
     unknown = [name for name in gpus if name not in names]
     if unknown:
         raise QueryError(f"no GPU {', '.join(unknown)}: known are {', '.join(gpu.uuid for gpu in known) or 'none'}")
-    others = [gpu.uuid for gpu in known if gpu.uuid not in gpus and str(gpu.index) not in gpus]
-    return (
-        re.compile("|".join(f'"{re.escape(name)}"' for uuid in others for name in _spellings(uuid))) if others else None
-    )
+    others = [gpu for gpu in known if gpu.uuid not in gpus and str(gpu.index) not in gpus]
+    marks = [f'"{re.escape(name)}"' for gpu in others for name in _spellings(gpu.uuid)]
+    # the cce dialect names a card by nothing else
+    marks += [f'gpu_index="{gpu.index}"' for gpu in others]
+    return re.compile("|".join(marks)) if others else None
 
 
 def _spellings(uuid: str) -> Iterable[str]:

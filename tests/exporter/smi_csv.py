@@ -4,10 +4,11 @@ The CSV is what nvidia_gpu_exporter parsed at that very moment; `nvidia-smi -q` 
 """
 
 import csv
+import dataclasses
 import re
 from pathlib import Path
 
-from exporter.readings import EccReading, GpuReading, ProcessReading, RepairReading, Snapshot
+from exporter.readings import EccReading, GpuReading, MigReading, ProcessReading, RepairReading, Snapshot
 from tests.exporter.build import MIB, snapshot
 from tests.fakenvml.captures import section
 
@@ -113,3 +114,32 @@ def _process(row: Row) -> ProcessReading:
     return ProcessReading(
         int(row["pid"]), row["gpu_uuid"], int(used) * MIB if used.isdecimal() else None, name=row["process_name"]
     )
+
+
+def partitioned(file: Path, moment: str) -> Snapshot:
+    """Return the same with the MIG devices that `nvidia-smi -q` lists and `nvidia-smi -L` names."""
+    text = file.read_text()
+    blocks = section(text, f"{moment} :: query (-q)").split("    MIG Device\n")[1:]
+    named = re.findall(
+        r"^\s*MIG (\S+)\s+Device\s+\d+: \(UUID: (\S+)\)", section(text, "capabilities :: list"), re.MULTILINE
+    )
+    whole = captured(file, moment)
+    instances = tuple(
+        _instance(block.partition("    Accounting Mode ")[0], profile, uuid)
+        for block, (profile, uuid) in zip(blocks, named, strict=True)
+    )
+    (gpu,) = whole.gpus
+    return dataclasses.replace(whole, gpus=(dataclasses.replace(gpu, mig=instances),))
+
+
+def _instance(block: str, profile: str, uuid: str) -> MigReading:
+    def number(pattern: str) -> int:
+        found = re.search(rf"{pattern}\s*: (\d+)", block)
+        assert found, pattern
+        return int(found[1])
+
+    memory = {
+        f"memory_{name.lower()}_bytes": number(rf"Shared FB Memory Usage\n(?:.*\n){{{line}}}\s*{name}") * MIB
+        for line, name in enumerate(("Total", "Reserved", "Used", "Free"))
+    }
+    return MigReading(uuid, number("GPU Instance ID"), number("Compute Instance ID"), profile, **memory)

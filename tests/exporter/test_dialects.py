@@ -8,6 +8,7 @@ import pytest
 from exporter.catalogue import BY_NAME
 from exporter.dialects import DIALECTS, Dialect, Spoken
 from exporter.exposition import finish
+from exporter.filters import select
 from exporter.readings import SourceState
 from exporter.samples import withdrawn
 from tests.exporter.build import MIB, gpu, holds, read_openmetrics, snapshot, values
@@ -187,3 +188,14 @@ class TestCce:
         assert values(series, "gpu_pod_memory_used", pod="p", gpu_index="0") == [20000 * MIB]
         assert values(series, "gpu_pod_core_percentage_total") == [100]
         assert values(series, "gpu_pod_core_percentage_used") == [55]
+
+
+@each_dialect
+def test_the_part_of_a_page_that_is_one_gpus_has_no_series_of_another(dialect: Dialect) -> None:
+    node = snapshot(full_gpu("GPU-a", index=0), full_gpu("GPU-b", index=1))
+    part = select(finish(spoken(node, dialect.name)), (), ("GPU-b",), node.gpus)
+    whole, one = heard(spoken(node, dialect.name).plain), heard(part.plain.decode())
+    of_one = {(name, labels) for name, labels in whole if not {"GPU-a", "a"} & {value for _, value in labels}}
+    of_one = {(name, labels) for name, labels in of_one if ("gpu_index", "0") not in labels}
+    assert one.keys() == of_one
+    assert 0 < len(one) < len(whole)

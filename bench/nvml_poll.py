@@ -26,7 +26,7 @@ GPUS, PROCESSES, POLLS = 8, 4, 400
 MOST_CPU_MS = 10.0
 """1 % of a core at one poll a second."""
 MOST_CALLS = 19
-"""18 at each poll, one more than a peer was measured to make at most, and the slow ones spread over their period."""
+"""18 at each poll, as many as a peer was measured to make, and the slow ones spread over their period."""
 
 
 async def poll(polls: int) -> dict[str, float]:

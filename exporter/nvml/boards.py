@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 
 import pynvml
 
+from exporter.nvml.activity import Activities
 from exporter.nvml.calls import Absent, GpuCalls, Handle, address, binding
 from exporter.nvml.facts import ASKED
 from exporter.nvml.fields import FieldBatch, FieldKey, Fields, field_id
+from exporter.nvml.mig import because_split, instances
 from exporter.readings import AbsentReason, EccReading, NvlinkReading, RepairReading
 
 R = TypeVar("R")
@@ -82,8 +84,9 @@ _ARCHITECTURES = {
 class Board:
     """What is read of one board beside memory, utilisation, power and processes. For the thread of its GPU."""
 
-    def __init__(self, gpu: GpuCalls, slow_seconds: float) -> None:
+    def __init__(self, gpu: GpuCalls, slow_seconds: float, activity_seconds: float) -> None:
         self._gpu = gpu
+        self._activities = Activities(gpu, activity_seconds)
         self._slow_seconds = slow_seconds
         self._slow: Values = {}
         self._slow_due = 0.0
@@ -102,7 +105,7 @@ class Board:
         if now >= self._slow_due:
             self._slow = self._read_slow()
             self._slow_due = now + self._slow_seconds
-        return self._fixed | self._slow | self._read_quick(split=split)
+        return self._fixed | self._slow | self._read_quick(split=split) | self._read_activity(split=split)
 
     def _forget(self) -> None:
         """Ask for everything again: it is another handle, or the GPU was split or joined."""
@@ -118,11 +121,19 @@ class Board:
         engines = _all(self._gpu, _ENGINES)
         return {
             **_all(self._gpu, _QUICK),
-            **({name: _because_split(value) for name, value in engines.items()} if split else engines),
+            **({name: because_split(value) for name, value in engines.items()} if split else engines),
             "clocks_event_reasons": self._event_reasons(),
             "memory_temperature_celsius": _within(_of(fields, "MEMORY_TEMP"), 1, 250),
             "energy_joules": energy if isinstance(energy, Absent) else energy / 1000,
         }
+
+    def _read_activity(self, *, split: bool) -> Values:
+        ratios = self._activities.board()
+        values: Values = {field: because_split(ratio) if split else ratio for field, ratio in ratios.items()}
+        if split:
+            values["mig"] = instances(self._gpu, self._activities.sm_active)
+        self._activities.end_poll()
+        return values
 
     def _read_slow(self) -> Values:
         fields = self._fields(self._slow_fields)
@@ -217,11 +228,6 @@ def _number(gpu: GpuCalls, name: str, arguments: tuple[int, ...], factor: float,
     if not 0 <= value <= largest:
         return Absent(AbsentReason.OUT_OF_RANGE)
     return value if factor == 1 else value * factor if factor > 1 else value / round(1 / factor)
-
-
-def _because_split(value: object) -> object:
-    unsupported = isinstance(value, Absent) and value.reason is AbsentReason.NOT_SUPPORTED
-    return Absent(AbsentReason.MIG_ENABLED) if unsupported else value
 
 
 def _keys(*names: str) -> list[FieldKey]:

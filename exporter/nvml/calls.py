@@ -167,12 +167,14 @@ class GpuCalls:
 
     def memory(self) -> Memory | Absent:
         """Return the board's memory: with the driver's own share apart where the driver can tell."""
-        answer = self.first(("nvmlDeviceGetMemoryInfo_v2", _memory_v2), ("nvmlDeviceGetMemoryInfo", _memory_v1))
-        if isinstance(answer, Absent):
-            return answer
-        figures = (answer.used, answer.free, answer.reserved or 0)
-        believable = 0 < answer.total <= _MOST_MEMORY and all(0 <= figure <= answer.total for figure in figures)
-        return answer if believable else Absent(AbsentReason.OUT_OF_RANGE)
+        return _believed(
+            self.first(("nvmlDeviceGetMemoryInfo_v2", _memory_v2), ("nvmlDeviceGetMemoryInfo", _memory_v1))
+        )
+
+    def memory_of(self, instance: Handle) -> Memory | Absent:
+        """Return the memory of a GPU instance (MIG), by the handle of any of its compute instances."""
+        newer = ("instance memory v2", lambda _: _memory_v2(instance))
+        return _believed(self.first(newer, ("instance memory", lambda _: _memory_v1(instance))))
 
     def utilization(self) -> tuple[float | Absent, float | Absent]:
         """Return the part of time, in percent, in which the GPU and its memory interface were busy."""
@@ -259,6 +261,25 @@ def read_uuid(handle: Handle) -> str:
     if answer.code in DRIVER_WIDE:
         raise DriverError(answer.code)
     raise GpuError(answer.reason)
+
+
+def insist(function: Callable[..., T], *arguments: object) -> T | Absent:
+    """Make one call about a part of a GPU. Raises GpuError, DriverError where the answer says more than that."""
+    answer = ask(function, *arguments)
+    if isinstance(answer, Absent):
+        if answer.code in DRIVER_WIDE:
+            raise DriverError(answer.code)
+        if answer.reason in GPU_WIDE:
+            raise GpuError(answer.reason)
+    return answer
+
+
+def _believed(answer: Memory | Absent) -> Memory | Absent:
+    if isinstance(answer, Absent):
+        return answer
+    figures = (answer.used, answer.free, answer.reserved or 0)
+    believable = 0 < answer.total <= _MOST_MEMORY and all(0 <= figure <= answer.total for figure in figures)
+    return answer if believable else Absent(AbsentReason.OUT_OF_RANGE)
 
 
 def _memory_v2(handle: Handle) -> Memory:

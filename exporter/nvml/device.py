@@ -16,6 +16,7 @@ from exporter.nvml import calls
 from exporter.nvml.boards import Board
 from exporter.nvml.calls import Absent, GpuCalls
 from exporter.nvml.driver import Driver
+from exporter.nvml.events import XidWatch
 from exporter.nvml.workers import Worker
 from exporter.readings import AbsentReason, GpuReading, ProcessReading, SourceState
 
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 UNKNOWN_UUID = "unknown-index-{:d}"
 """Identity of a GPU that the driver lists but that has not told its UUID since the exporter started."""
 _CLOSE_SECONDS = 0.5
+_QUIET_SECONDS = 0.4
 _ALL_REFUSED = SourceState(
     up=True,
     reason="all_gpus_fail",
@@ -69,14 +71,22 @@ class _Slot:
 
     index: int
     worker: Worker
-    slow_seconds: float
+    new_board: Callable[[GpuCalls], Board]
+    xids: XidWatch
     gpus: dict[str, tuple[GpuCalls, Board]] = field(default_factory=dict)
     identity: _Identity | None = None
 
     def faulty(self, reason: AbsentReason) -> GpuReading:
         """Return the reading of a GPU that could not be read: what it is, and why there is nothing else."""
         known = self.identity or _Identity(UNKNOWN_UUID.format(self.index), self.index, "")
-        return GpuReading(known.uuid, known.index, known.name, fault=reason, read_seconds=self.worker.busy_seconds)
+        return GpuReading(
+            known.uuid,
+            known.index,
+            known.name,
+            fault=reason,
+            read_seconds=self.worker.busy_seconds,
+            xids=self.xids.counted(known.uuid),
+        )
 
     def read(self, claims: _Claims) -> GpuReading | None:
         """Read the GPU at this index; None: there is none, or another thread has it. Raises DriverError.
@@ -106,16 +116,16 @@ class _Slot:
         if self.identity is None or self.identity.uuid != uuid or not self.identity.name:
             self.identity = _Identity(uuid, self.index, "")
             self.identity = _Identity(uuid, self.index, gpu.name())
-        return read_gpu(gpu, board, self.identity, started)
+        return read_gpu(gpu, board, self.xids, self.identity, started)
 
     def _known(self, uuid: str) -> tuple[GpuCalls, Board]:
         if uuid not in self.gpus:
             calls_to = GpuCalls(uuid)
-            self.gpus[uuid] = calls_to, Board(calls_to, self.slow_seconds)
+            self.gpus[uuid] = calls_to, self.new_board(calls_to)
         return self.gpus[uuid]
 
 
-def read_gpu(gpu: GpuCalls, board: Board, identity: _Identity, started: float) -> GpuReading:
+def read_gpu(gpu: GpuCalls, board: Board, xids: XidWatch, identity: _Identity, started: float) -> GpuReading:
     """Ask one GPU for everything. Raises GpuError, DriverError."""
     values: dict[str, Any] = {}
     absent: dict[str, AbsentReason] = {}
@@ -135,7 +145,7 @@ def read_gpu(gpu: GpuCalls, board: Board, identity: _Identity, started: float) -
     put("temperature_celsius", gpu.temperature())
     put("power_watts", gpu.power())
     put("processes", _processes(gpu))
-    for field_name, value in board.read(split=split).items():
+    for field_name, value in {**board.read(split=split), "xids": xids.told(gpu)}.items():
         put(field_name, value)
     return GpuReading(
         gpu.uuid, identity.index, identity.name, absent=absent, read_seconds=time.monotonic() - started, **values
@@ -162,8 +172,8 @@ class NvmlSource:
     """The driver's GPUs. Never raises, never blocks the loop, whatever the driver does.
 
     deadline_seconds: how long one GPU may take. slow_seconds: time between two readings of what is slow to read or
-    slow to change. A driver that is not there is tried again after first_retry_seconds,
-    then after twice that, up to longest_retry_seconds.
+    slow to change. activity_seconds: least time between two samples of what the SMs do. A driver that is not there is
+    tried again after first_retry_seconds, then after twice that, up to longest_retry_seconds.
     """
 
     def __init__(
@@ -171,11 +181,13 @@ class NvmlSource:
         deadline_seconds: float,
         *,
         slow_seconds: float = 15.0,
+        activity_seconds: float = 1.0,
         first_retry_seconds: float = 1.0,
         longest_retry_seconds: float = 60.0,
     ) -> None:
         self._deadline_seconds = deadline_seconds
-        self._slow_seconds = slow_seconds
+        self._new_board = lambda gpu: Board(gpu, slow_seconds, activity_seconds)
+        self._xids = XidWatch()
         self._driver = Driver(deadline_seconds, first_retry_seconds, longest_retry_seconds)
         self._opening = 0
         self._slots: list[_Slot] = []
@@ -204,9 +216,12 @@ class NvmlSource:
             return (), _SURPRISE
 
     async def _read(self) -> tuple[tuple[GpuReading, ...], SourceState]:
+        if not self._driver.state.up:
+            await self._xids.quiet(_QUIET_SECONDS)
         if not await self._driver.bring_up(others_busy=self._any_busy()):
             return (), self._driver.state
         self._arrange()
+        self._xids.begin()
         answers = await asyncio.gather(*(self._ask(slot) for slot in self._slots), self._driver.recount())
         if not self._driver.state.up:
             return (), self._driver.state
@@ -215,13 +230,14 @@ class NvmlSource:
 
     async def close(self) -> None:
         """Close the driver if nothing hangs; returns within a second in any case."""
+        await self._xids.quiet(_QUIET_SECONDS)
         await self._driver.close(_CLOSE_SECONDS, others_busy=self._any_busy())
         for slot in (*self._slots, *self._left_behind):
             slot.worker.stop()
 
     def _any_busy(self) -> bool:
         self._left_behind = [slot for slot in self._left_behind if slot.worker.busy]
-        return any(slot.worker.busy for slot in (*self._slots, *self._left_behind))
+        return self._xids.busy or any(slot.worker.busy for slot in (*self._slots, *self._left_behind))
 
     def _arrange(self) -> None:
         """Have one slot per listed GPU. Another list means other indices: a stuck slot then gets a new thread."""
@@ -236,7 +252,9 @@ class NvmlSource:
         stuck = [slot for slot in self._slots if slot.worker.busy]
         self._drop([*stuck, *self._slots[count:]])
         kept = {slot.index: slot for slot in self._slots[:count] if slot not in stuck}
-        self._slots = [kept.get(i) or _Slot(i, Worker(f"nvml-gpu-{i}"), self._slow_seconds) for i in range(count)]
+        self._slots = [
+            kept.get(i) or _Slot(i, Worker(f"nvml-gpu-{i}"), self._new_board, self._xids) for i in range(count)
+        ]
 
     def _drop(self, slots: Iterable[_Slot]) -> None:
         for slot in slots:
@@ -267,7 +285,9 @@ class NvmlSource:
             if slot.worker.busy and slot.identity is not None:
                 found.setdefault(slot.identity.uuid, slot.faulty(AbsentReason.TIMEOUT))
         for uuid, known in self._seen.items():
-            found.setdefault(uuid, GpuReading(uuid, known.index, known.name, fault=AbsentReason.LOST))
+            found.setdefault(
+                uuid, GpuReading(uuid, known.index, known.name, fault=AbsentReason.LOST, xids=self._xids.counted(uuid))
+            )
         for uuid, reading in found.items():
             if uuid != UNKNOWN_UUID.format(reading.index):
                 self._seen[uuid] = _Identity(uuid, reading.index, reading.name)

@@ -419,10 +419,10 @@ typedef struct {
 #define TEMPERATURE_V1 0x0100000cu
 
 /* the old call counts what the driver keeps for itself as used */
-static void put_memory(Handle device, Memory *memory) {
-    memory->total = device->memory_total;
-    memory->free = device->memory_free;
-    memory->used = device->memory_used + device->memory_reserved;
+static void put_memory(Handle device, const Slot *slot, Memory *memory) {
+    memory->total = slot ? slot->memory_total : device->memory_total;
+    memory->free = slot ? slot->memory_free : device->memory_free;
+    memory->used = slot ? slot->memory_used + slot->memory_reserved : device->memory_used + device->memory_reserved;
 }
 
 static int put_memory_v2(Handle device, const Slot *slot, Memory_v2 *memory) {
@@ -440,7 +440,7 @@ static int put_temperature(Handle device, Temperature_v1 *answer) {
     return OK;
 }
 
-ON_DEVICE(nvmlDeviceGetMemoryInfo, (Handle device, Memory *memory), put_memory(device, memory))
+ON_EITHER(nvmlDeviceGetMemoryInfo, (Handle device, Memory *memory), put_memory(device, slot, memory))
 ON_EITHER(nvmlDeviceGetMemoryInfo_v2, (Handle device, Memory_v2 *memory), code = put_memory_v2(device, slot, memory))
 ON_DEVICE(nvmlDeviceGetUtilizationRates, (Handle device, Utilization *answer),
           (answer->gpu = device->gpu_percent, answer->memory = device->memory_percent))

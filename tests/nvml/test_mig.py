@@ -1,0 +1,198 @@
+"""GPUs split into instances, what their SMs do, and what an Xid leaves behind."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from exporter.readings import AbsentReason, GpuReading
+from tests.fakenvml.reader import Reader
+from tests.fakenvml.scenario import gpus, load, uuid
+from tests.fakenvml.state import LOST, NOT_SUPPORTED, XID, FakeDriver
+
+MIB = 2**20
+UTILIZATION = ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetDecoderUtilization")
+
+
+def instance(slot: int, gi: int, ci: int, profile: str = "1g.18gb", used: int = 9) -> dict[str, Any]:
+    total = 16384 * MIB
+    return {
+        "slot": slot,
+        "uuid": f"MIG-{gi}-{ci}-{profile}",
+        "gpu_instance": gi,
+        "compute_instance": ci,
+        "profile": profile,
+        "memory_total_bytes": total,
+        "memory_used_bytes": used * MIB,
+        "sm_active_ratio": 0.25,
+    }
+
+
+def split(fake: FakeDriver, count: int, *instances: dict[str, Any]) -> None:
+    load(fake, gpus(count, mig_enabled=True, mig=instances, utilization_percent=None))
+    for at in range(count):
+        for function in UTILIZATION:
+            fake.fail(at, function, NOT_SUPPORTED)
+
+
+def until(process: Reader, holds: Callable[[dict[str, GpuReading]], bool]) -> dict[str, GpuReading]:
+    """Poll until something holds; 30 s are a fault, not a measurement."""
+    give_up = time.monotonic() + 30
+    while not holds(readings := process.read()[0]):
+        assert time.monotonic() < give_up, readings
+    return readings
+
+
+def test_gaps_between_the_slots_hide_no_instance(fake: FakeDriver, reader: Any) -> None:  # X16
+    split(fake, 8, instance(0, 1, 0), instance(3, 2, 0))
+    readings = reader().read()[0].values()
+    assert sum(len(reading.mig) for reading in readings) == 16
+    assert {part.gpu_instance for reading in readings for part in reading.mig} == {1, 2}
+
+
+@pytest.mark.parametrize("flavour", ["current", "r470"])
+def test_a_split_gpu_has_instances_with_memory_and_no_utilisation(
+    flavour: str, fake: FakeDriver, reader: Any
+) -> None:  # X14
+    split(fake, 1, instance(0, 2, 0, "1c.4g.71gb"), instance(1, 2, 1, "2c.4g.71gb"), instance(4, 9, 0))
+    process: Reader = reader(flavour)
+    reading = process.read()[0][uuid(0)]
+    assert reading.mig_enabled
+    for field in ("utilization_percent", "encoder_utilization_percent", "decoder_utilization_percent"):
+        assert getattr(reading, field) is None
+        assert reading.absent[field] is AbsentReason.MIG_ENABLED
+    found = {(part.gpu_instance, part.compute_instance): part for part in reading.mig}
+    assert set(found) == {(2, 0), (2, 1), (9, 0)}
+    assert found[2, 1].profile == "2c.4g.71gb"
+    assert (found[9, 0].memory_used_bytes, found[9, 0].memory_total_bytes) == (9 * MIB, 16384 * MIB)
+    assert (reading.power_watts, reading.memory_total_bytes) == (70.5, 81559 * MIB)
+
+
+def test_memory_is_asked_for_once_per_gpu_instance(fake: FakeDriver, reader: Any) -> None:
+    split(fake, 1, *(instance(slot, 2, slot) for slot in range(4)))
+    process: Reader = reader()
+    process.read()
+    fake.reset_calls()
+    process.read()
+    assert fake.calls(0, "nvmlDeviceGetMemoryInfo_v2") == 1 + 1  # the board's, and that of the one GPU instance
+
+
+def test_instances_that_are_made_anew_are_seen_at_the_next_poll(fake: FakeDriver, reader: Any) -> None:
+    split(fake, 1, instance(0, 2, 0, "4g.71gb"))
+    process: Reader = reader()
+    assert [part.profile for part in process.read()[0][uuid(0)].mig] == ["4g.71gb"]
+    split(fake, 1, instance(0, 2, 0, "1g.18gb", used=5), instance(5, 7, 0))  # the same slot and id, another shape
+    after = process.read()[0][uuid(0)].mig
+    assert [(part.gpu_instance, part.profile) for part in after] == [(2, "1g.18gb"), (7, "1g.18gb")]
+    assert after[0].memory_used_bytes == 5 * MIB
+    load(fake, gpus(1, utilization_percent=50))
+    whole = process.read()[0][uuid(0)]
+    assert (whole.mig_enabled, whole.mig, whole.utilization_percent) == (False, (), 50)
+    assert fake.overlaps == 0
+
+
+def test_the_second_sample_tells_what_the_sms_did(fake: FakeDriver, reader: Any) -> None:
+    load(fake, gpus(1))
+    process: Reader = reader(activity_seconds=0)
+    first = process.read()[0][uuid(0)]
+    assert (first.sm_active_ratio, first.absent) == (None, {})
+    second = process.read()[0][uuid(0)]
+    assert (second.sm_active_ratio, second.sm_occupancy_ratio) == (0.5, 0.25)
+    assert (second.tensor_active_ratio, second.dram_active_ratio) == (0.125, 0.75)
+    for _ in range(5):
+        process.read()
+    assert fake.calls(None, "nvmlGpmSampleAlloc") == 2
+    assert fake.calls(0, "nvmlGpmQueryDeviceSupport") == 1
+
+
+def test_samples_keep_their_distance_and_the_last_answer_stands_meanwhile(fake: FakeDriver, reader: Any) -> None:
+    load(fake, gpus(1))
+    process: Reader = reader(activity_seconds=3600)
+    for _ in range(4):
+        assert process.read()[0][uuid(0)].absent == {}
+    assert fake.calls(0, "nvmlGpmSampleGet") == 1
+
+
+def test_a_board_without_gpm_says_so_and_is_asked_once(fake: FakeDriver, reader: Any) -> None:
+    load(fake, gpus(1))
+    fake.state.devices[0].gpm_supported = 0
+    process: Reader = reader(activity_seconds=0)
+    for _ in range(3):
+        assert process.read()[0][uuid(0)].absent["sm_active_ratio"] is AbsentReason.NOT_SUPPORTED
+    assert fake.calls(0, "nvmlGpmQueryDeviceSupport") == 1
+    assert fake.calls(0, "nvmlGpmSampleGet") == 0
+
+
+def test_a_gpu_instance_has_an_activity_of_its_own(fake: FakeDriver, reader: Any) -> None:
+    split(fake, 1, instance(0, 2, 0, "1c.4g.71gb"), instance(1, 2, 1, "1c.4g.71gb"), instance(4, 9, 0))
+    process: Reader = reader(activity_seconds=0)
+    assert [part.sm_active_ratio for part in process.read()[0][uuid(0)].mig] == [None] * 3
+    reading = process.read()[0][uuid(0)]
+    assert [part.sm_active_ratio for part in reading.mig] == [0.25] * 3
+    assert reading.absent["sm_active_ratio"] is AbsentReason.MIG_ENABLED
+    assert fake.calls(0, "nvmlGpmMigSampleGet") == 2 * 2
+    split(fake, 1, instance(0, 2, 0, "2g.35gb"))
+    assert [part.sm_active_ratio for part in process.read()[0][uuid(0)].mig] == [None]  # nothing of the old shape
+
+
+def listening(fake: FakeDriver, process: Reader, count: int) -> None:
+    until(process, lambda _: all(fake.calls(at, "nvmlDeviceRegisterEvents") for at in range(count)))
+
+
+def test_each_xid_is_counted_with_its_last_time_and_stays_no_longer_than_the_process(  # X26
+    fake: FakeDriver, reader: Any
+) -> None:
+    load(fake, gpus(2))
+    process: Reader = reader()
+    listening(fake, process, 2)
+    before = time.time()
+    for xid in (31, 79, 31):
+        fake.event(1, xid)
+    fake.event(1, 99, kind=XID << 1)  # no Xid
+    readings = until(process, lambda now: sum(event.count for event in now[uuid(1)].xids or ()) == 3)
+    assert {event.xid: event.count for event in readings[uuid(1)].xids} == {31: 2, 79: 1}
+    assert all(before - 1 <= event.last_at <= time.time() for event in readings[uuid(1)].xids)
+    assert readings[uuid(0)].xids == ()
+    assert process.read()[0][uuid(1)].xids == readings[uuid(1)].xids  # nothing new, nothing changed
+    again: Reader = reader()
+    listening(fake, again, 2)
+    assert again.read()[0][uuid(1)].xids == ()
+
+
+def test_a_gpu_lost_while_waiting_costs_the_others_no_event(fake: FakeDriver, reader: Any) -> None:
+    load(fake, gpus(2))
+    process: Reader = reader()
+    listening(fake, process, 2)
+    fake.event(1, 79)
+    until(process, lambda now: bool(now[uuid(1)].xids))
+    fake.state.devices[1].error = fake.state.wait_error = LOST
+    fake.reset_calls()
+    until(process, lambda _: fake.calls(0, "nvmlDeviceRegisterEvents") > 0)
+    fake.event(0, 13)
+    readings = until(process, lambda now: bool(now[uuid(0)].xids))
+    assert [event.xid for event in readings[uuid(0)].xids] == [13]
+    assert readings[uuid(1)].fault is AbsentReason.LOST
+    assert [event.xid for event in readings[uuid(1)].xids] == [79]
+    assert fake.overlaps == 0
+
+
+def test_a_card_that_reports_no_events_says_so_and_is_asked_once(fake: FakeDriver, reader: Any) -> None:
+    load(fake, gpus(1))
+    fake.fail(0, "nvmlDeviceGetSupportedEventTypes", NOT_SUPPORTED)
+    process: Reader = reader()
+    until(process, lambda now: now[uuid(0)].absent.get("xids") is AbsentReason.NOT_SUPPORTED)
+    process.read()
+    assert fake.calls(0, "nvmlDeviceGetSupportedEventTypes") == 1
+
+
+def test_waiting_for_events_that_hangs_stops_neither_reading_nor_closing(fake: FakeDriver, reader: Any) -> None:
+    load(fake, gpus(1))
+    process: Reader = reader()
+    listening(fake, process, 1)
+    with fake.hanging(None, "nvmlEventSetWait_v2"):
+        fake.reset_calls()
+        until(process, lambda _: fake.calls(None, "nvmlEventSetWait_v2") > 0)
+        assert process.read()[0][uuid(0)].fault is None
+        assert process.close() < 1
+        assert fake.calls(None, "nvmlShutdown") == 0

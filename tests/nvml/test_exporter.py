@@ -43,6 +43,8 @@ def test_of_eight_gpus_one_hung_and_one_lost_six_stay_fresh_and_it_ends_when_tol
         "gpuscale_gpu_up",
         "gpuscale_gpu_absent",
         "gpuscale_gpu_read_seconds",
+        "gpuscale_gpu_health",
+        "gpuscale_gpu_health_reason",
     }
     assert (series["gpuscale_gpu_up", uuid(3)], series["gpuscale_gpu_up", uuid(0)]) == (0, 1)
     program.process.send_signal(signal.SIGTERM)

@@ -33,7 +33,7 @@ def container_samples(
 def _publish(holding: Holding, node: str, values: _Samples) -> str:
     """Publish one container's use of one GPU. Returns why nothing could be said of it, or ""."""
     gpu = holding.gpu
-    usage, used = _by_process(gpu, holding.pids)
+    usage, used = _by_process(gpu, holding.pids) if holding.whole else (None, _of_instances(holding))
     total: float | None = gpu.memory_total_bytes
     reserved: float | None = None
     if holding.exclusive:
@@ -71,6 +71,13 @@ def _by_process(gpu: GpuReading, pids: frozenset[int] | None) -> tuple[float | N
     used = sum_known((process.memory_used_bytes for process in mine), gpu.memory_total_bytes or PIB)
     # memory that processes share is counted for each of them
     return at_most(usage, 100.0), at_most(used, gpu.memory_total_bytes)
+
+
+def _of_instances(holding: Holding) -> float | None:
+    """Memory (bytes) of the container's processes on instances that it shares; None = not known."""
+    mine = holding.pids is not None and any(p.pid in holding.pids for p in holding.gpu.processes or ())
+    # the board's list may leave out what runs on its instances: no process does not prove that none runs
+    return _by_process(holding.gpu, holding.pids)[1] if mine and not holding.exclusive else None
 
 
 def _used_alone(holding: Holding) -> float | None:

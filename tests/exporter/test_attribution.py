@@ -203,6 +203,23 @@ def test_compute_instances_of_one_gpu_instance_share_its_memory_and_cannot_be_to
     assert values(both, USED) == [4000]
 
 
+def test_a_board_that_lists_no_process_does_not_prove_its_instances_idle() -> None:
+    for processes in ((), None, (process(1, mib=7),)):
+        board = mig_gpu(instance("MIG-x", 3), processes=processes)
+        for pids in ((), (1,)):
+            series = published(snapshot(board, allocations=(holds("p", "MIG-x", pids=pids),)))
+            assert values(series, USED) == [4000]
+            assert values(series, USAGE) == []
+
+
+def test_processes_tell_the_memory_of_containers_that_share_a_gpu_instance() -> None:
+    board = mig_gpu(instance("MIG-x", 3, 0), instance("MIG-y", 3, 1), processes=(process(1, mib=7),))
+    series = published(snapshot(board, allocations=(holds("p", "MIG-x", pids=(1,)), holds("q", "MIG-y", pids=()))))
+    assert values(series, USED) == values(series, USED, pod="p") == [7]
+    assert values(series, USAGE) == []
+    assert values(series, ATTRIBUTION, pod="q", reason="shared_gpu") == [0]
+
+
 def test_an_instance_that_was_removed_is_explained() -> None:
     series = published(snapshot(mig_gpu(instance("MIG-x", 3)), allocations=(holds("p", "MIG-gone"),)))
     assert container_names(series) == set()

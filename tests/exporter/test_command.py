@@ -167,6 +167,20 @@ def test_a_signal_ends_it_well(tmp_path: Path, number: signal.Signals) -> None:
         assert process.wait(20) == 0
 
 
+def test_a_process_that_got_no_cpu_never_shows_values_of_before_as_present(tmp_path: Path) -> None:
+    with running(tmp_path, "--simulate", "1xT4", "--poll-seconds", "0.2") as (process, url):
+        before = scrape_until(url, "aom_node_gpu_usage")
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(1)  # longer than three polls: the time that passes is what is tested
+        woken = time.time()
+        process.send_signal(signal.SIGCONT)
+        first = scrape(url)
+        taken_at = values(first, "gpuscale_snapshot_timestamp_seconds")
+        assert not values(first, "aom_node_gpu_usage") or taken_at[0] >= woken - 0.6
+        assert taken_at[0] >= values(before, "gpuscale_snapshot_timestamp_seconds")[0]
+        scrape_until(url, "aom_node_gpu_usage")
+
+
 def test_a_web_configuration_is_served_by_and_followed(tmp_path: Path) -> None:
     hashed = bcrypt.hashpw(b"sesame", bcrypt.gensalt(4)).decode()
     web_config = tmp_path / "web.yml"

@@ -1,0 +1,55 @@
+"""?gpu= and ?collect[]= in every dialect, by the bytes of the page."""
+
+import pytest
+
+from exporter.dialects import DIALECTS, Spoken
+from exporter.filters import COLLECTORS, QueryError, select
+from exporter.poller import Poller, Publication
+from exporter.simulated import SimulatedSource
+
+
+async def publish(*dialects: str) -> Publication:
+    source = SimulatedSource("3xT4")
+    return await Poller(source, source, "node-1", 1, spoken=Spoken(dialects)).poll()
+
+
+def series(text: bytes) -> list[str]:
+    return [line for line in text.decode().splitlines() if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_one_gpu_is_all_lines_but_those_of_the_others(dialect: str) -> None:
+    publication = await publish(dialect)
+    gpus = publication.snapshot.gpus
+    part = select(publication.fresh, (), (gpus[1].uuid,), gpus)
+    others = [gpu.uuid.removeprefix("GPU-") for gpu in gpus if gpu is not gpus[1]]
+    expected = [line for line in series(publication.fresh.plain) if not any(uuid in line for uuid in others)]
+    assert series(part.plain) == expected
+    assert len(expected) < len(series(publication.fresh.plain))
+    assert any(gpus[1].uuid.removeprefix("GPU-") in line for line in expected)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_the_collectors_divide_the_page_and_leave_nothing_out(dialect: str) -> None:
+    publication = await publish(dialect)
+    parts = [series(select(publication.fresh, (name,), (), ()).plain) for name in COLLECTORS]
+    assert sorted(line for part in parts for line in part) == sorted(series(publication.fresh.plain))
+
+
+async def test_a_family_without_series_has_no_head_and_openmetrics_keeps_its_end() -> None:
+    publication = await publish()
+    part = select(publication.fresh, ("node",), (), ())
+    assert b"# TYPE aom_node_gpu_usage gauge" in part.plain
+    assert b"gpuscale_driver_up" not in part.plain
+    assert part.openmetrics.endswith(b"\n# EOF\n")
+    assert part.openmetrics.count(b"# EOF") == 1
+
+
+async def test_what_is_unknown_is_named_with_all_that_is_known() -> None:
+    publication = await publish()
+    with pytest.raises(QueryError, match="no collector gpus, cpu: known are node, "):
+        select(publication.fresh, ("gpus", "node", "cpu"), (), ())
+    with pytest.raises(QueryError, match="no GPU 3: known are GPU-"):
+        select(publication.fresh, (), ("3",), publication.snapshot.gpus)
+    with pytest.raises(QueryError, match="known are none"):
+        select(publication.fresh, (), ("0",), ())

@@ -27,8 +27,20 @@ HERE = (Place(UID, ID),)
         f"0::/docker/{OTHER}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{UNDER}.slice/"
         f"cri-containerd-{ID}.scope\n",
         f"0::/system.slice/docker-{OTHER}.scope/kubelet/kubepods/pod{UID}/{ID}\n",
+        f"0::/../../../kubepods-burstable.slice/kubepods-burstable-pod{UNDER}.slice/cri-containerd-{ID}.scope\n",
     ],
-    ids=["containerd v2", "cri-o", "docker", "cgroupfs", "inner scope", "v1", "containerd.service", "kind", "nested"],
+    ids=[
+        "containerd v2",
+        "cri-o",
+        "docker",
+        "cgroupfs",
+        "inner scope",
+        "v1",
+        "containerd.service",
+        "kind",
+        "nested",
+        "own namespace",
+    ],
 )
 def test_pod_and_container_are_read_from_each_runtimes_cgroup(text: str) -> None:
     assert parse_cgroup(text) == HERE

@@ -39,7 +39,10 @@ T = TypeVar("T")
 
 _TOP = ("tls_server_config", "http_server_config", "basic_auth_users")
 _TLS = ("cert_file", "key_file", "client_auth_type", "client_ca_file", "min_version", "max_version")
-_LEFT_TO_OPENSSL = ("cipher_suites", "prefer_server_cipher_suites", "curve_preferences")
+_NOT_SERVED = (
+    *("cipher_suites", "prefer_server_cipher_suites", "curve_preferences"),
+    *("client_allowed_sans", "cert", "key", "client_ca"),
+)
 _HTTP = ("http2", "headers")
 
 
@@ -94,7 +97,7 @@ def load(path: Path) -> WebConfig:
         raise WebConfigError([f"{path} is no YAML: {' '.join(str(error).split())}"]) from None
     faults: list[str] = []
     top = _section({"": document}, "", _TOP, faults)
-    tls = _tls(_section(top, "tls_server_config", (*_TLS, *_LEFT_TO_OPENSSL), faults), path.parent, faults)
+    tls = _tls(_section(top, "tls_server_config", (*_TLS, *_NOT_SERVED), faults), path.parent, faults)
     http = _section(top, "http_server_config", _HTTP, faults)
     users = _users(_section(top, "basic_auth_users", None, faults), faults)
     headers = _headers(_section(http, "headers", HEADERS, faults), faults)
@@ -130,8 +133,8 @@ def _tls(section: Mapping[str, Any], folder: Path, faults: list[str]) -> Tls | N
     if not section:
         return None
     faults += [
-        f"tls_server_config: {key} can't be set here, it is left to OpenSSL"
-        for key in _LEFT_TO_OPENSSL
+        f"tls_server_config: {key} can't be set here: this exporter does not serve it"
+        for key in _NOT_SERVED
         if section.get(key)
     ]
     files = {key: _file(section, key, folder, faults) for key in ("cert_file", "key_file", "client_ca_file")}

@@ -106,6 +106,8 @@ basic_auth_users:
         (TLS + "  client_auth_type: RequireAndVerifyClientCert\n", "needs a client_ca_file"),
         (TLS + "  client_ca_file: ca.crt\n", "else it does nothing"),
         (TLS.replace("server.crt", "1"), "must be a path"),
+        (TLS + "  client_allowed_sans: [prometheus]\n", "client_allowed_sans can't be set here"),
+        (TLS + "  key: inline\n", "key can't be set here"),
     ],
 )
 def test_what_cannot_be_done_is_refused(folder: Path, text: str, words: str) -> None:

@@ -35,9 +35,15 @@ def form(query: str) -> dict[str, Any]:
             devices.append({"index": len(devices), "name": value})
         elif path[1:2] == ("Processes",):
             _process(path[-1], value, devices[-1], processes)
+        elif path[1:2] == ("MIG Device",):
+            _instance(path[2:], value, devices[-1])
         elif path[1:] in _FIELDS:
             field, unit = _FIELDS[path[1:]]
             devices[-1][field] = value if unit is None else _number(value, unit)
+        else:
+            _part(path[1:], value, devices[-1])
+    for device in devices:
+        _finish(device)
     return {"driver": driver, "devices": devices, "processes": processes}
 
 
@@ -50,9 +56,110 @@ _FIELDS: dict[Path, tuple[str, float | None]] = {
     ("Utilization", "GPU"): ("utilization_percent", 1),
     ("Utilization", "Memory"): ("memory_utilization_percent", 1),
     ("Temperature", "GPU Current Temp"): ("temperature_celsius", 1),
+    ("Temperature", "Memory Current Temp"): ("memory_temperature_celsius", 1),
+    ("GPU Power Readings", "Current Power Limit"): ("power_limit_watts", 1.0),
+    ("Fan Speed",): ("fan_percent", 1),
+    ("BAR1 Memory Usage", "Total"): ("bar1_total_bytes", MIB),
+    ("BAR1 Memory Usage", "Used"): ("bar1_used_bytes", MIB),
+    ("Utilization", "Encoder"): ("encoder_utilization_percent", 1),
+    ("Utilization", "Decoder"): ("decoder_utilization_percent", 1),
+    ("Clocks", "Graphics"): ("graphics_clock_hertz", 1_000_000),
+    ("Clocks", "SM"): ("sm_clock_hertz", 1_000_000),
+    ("Clocks", "Memory"): ("memory_clock_hertz", 1_000_000),
+    ("Clocks", "Video"): ("video_clock_hertz", 1_000_000),
+    ("PCI", "GPU Link Info", "PCIe Generation", "Current"): ("pcie_generation", 1),
+    ("PCI", "GPU Link Info", "PCIe Generation", "Max"): ("pcie_generation_max", 1),
+    ("PCI", "GPU Link Info", "Link Width", "Current"): ("pcie_width", 1),
+    ("PCI", "GPU Link Info", "Link Width", "Max"): ("pcie_width_max", 1),
+    ("PCI", "Replays Since Reset"): ("pcie_replays", 1),
     # what nvmlDeviceGetPowerUsage answers on these boards, and nvidia-smi prints as power.draw
     ("GPU Power Readings", "Average Power Draw"): ("power_watts", 1.0),
 }
+
+
+_FACTS: dict[Path, str] = {
+    ("Serial Number",): "serial",
+    ("Minor Number",): "minor_number",
+    ("VBIOS Version",): "vbios_version",
+    ("PCI", "Bus Id"): "pci_bus_id",
+    ("Product Architecture",): "architecture",
+}
+_REASONS = {
+    "Idle": 0x001,
+    "Applications Clocks Setting": 0x002,
+    "SW Power Cap": 0x004,
+    "HW Slowdown": 0x008,
+    "Sync Boost": 0x010,
+    "SW Thermal Slowdown": 0x020,
+    "HW Thermal Slowdown": 0x040,
+    "HW Power Brake Slowdown": 0x080,
+    "Display Clock Setting": 0x100,
+}
+_REPAIRS: dict[Path, str] = {
+    ("Retired Pages", "Single Bit ECC"): "retired_pages_corrected",
+    ("Retired Pages", "Double Bit ECC"): "retired_pages_uncorrected",
+    ("Retired Pages", "Pending Page Blacklist"): "retired_pages_pending",
+    ("Remapped Rows", "Correctable Error"): "remapped_rows_corrected",
+    ("Remapped Rows", "Uncorrectable Error"): "remapped_rows_uncorrected",
+    ("Remapped Rows", "Pending"): "remapped_rows_pending",
+    ("Remapped Rows", "Remapping Failure Occurred"): "remapped_rows_failed",
+}
+_INSTANCE: dict[Path, tuple[str, int]] = {
+    ("GPU Instance ID",): ("gpu_instance", 1),
+    ("Compute Instance ID",): ("compute_instance", 1),
+    **{
+        ("Shared FB Memory Usage", part): (f"memory_{part.lower()}_bytes", MIB)
+        for part in ("Total", "Reserved", "Used", "Free")
+    },
+}
+
+
+def _part(path: Path, value: str, device: dict[str, Any]) -> None:
+    """Take what is more than one number: reasons, errors, repairs, names."""
+    if path == ("Performance State",):
+        device["performance_state"] = _number(value.removeprefix("P"), 1)
+    elif path == ("MIG Mode", "Current"):
+        device["mig_enabled"] = {"Enabled": True, "Disabled": False}.get(value)
+    elif path[:1] == ("Clocks Event Reasons",) and path[-1] in _REASONS:
+        active = _REASONS[path[-1]] if value == "Active" else 0
+        device["clocks_event_reasons"] = device.get("clocks_event_reasons", 0) | active
+    elif path[:1] == ("ECC Errors",):
+        _error(path, _number(value, 1), device)
+    elif path in _REPAIRS and value != "N/A":
+        answer = value == "Yes" if value in {"Yes", "No"} else _number(value, 1)
+        device.setdefault("repair", {})[_REPAIRS[path]] = answer
+    elif path in _FACTS and value != "N/A":
+        device.setdefault("facts", {})[_FACTS[path]] = value
+    elif path == ("GPU Power Readings", "Instantaneous Power Draw") and device.get("power_watts") is None:
+        device["power_watts"] = _number(value, 1.0)
+
+
+def _error(path: Path, count: float | None, device: dict[str, Any]) -> None:
+    """Add one line of errors to its sum: nvidia-smi splits by place what NVML also tells as a total."""
+    if count is None or path[1] not in {"Volatile", "Aggregate"}:
+        return
+    kind = "uncorrected" if "Uncorrectable" in path[-1] else "corrected"
+    errors = device.setdefault("ecc", {})
+    names = [f"{path[1].lower()}_{kind}"]
+    if path[1] == "Aggregate" and path[-1].startswith("SRAM Uncorrectable"):
+        names.append("aggregate_sram_uncorrected")
+    for name in names:
+        errors[name] = errors.get(name, 0) + count
+
+
+def _instance(path: Path, value: str, device: dict[str, Any]) -> None:
+    instances = device.setdefault("mig", [])
+    if path == ("Index",):
+        instances.append({"profile": ""})
+    elif path in _INSTANCE:
+        field, unit = _INSTANCE[path]
+        instances[-1][field] = _number(value, unit)
+
+
+def _finish(device: dict[str, Any]) -> None:
+    """Name the instances by the grammar of older drivers: the query does not tell their uuids."""
+    for instance in device.get("mig", ()):
+        instance["uuid"] = f"MIG-{device['uuid']}/{instance['gpu_instance']}/{instance['compute_instance']}"
 
 
 def _process(key: str, value: str, device: dict[str, Any], processes: list[dict[str, Any]]) -> None:

@@ -194,9 +194,11 @@ def _load_further(fake: FakeDriver, at: int, form: Mapping[str, Any]) -> None:
     device.serial, device.vbios = facts.get("serial", "").encode(), facts.get("vbios_version", "").encode()
     for key, function in FACTS.items():
         _support(fake, at, (function,), facts.get(key))
-    device.architecture = ARCHITECTURES.index(facts.get("architecture", ""))
+    device.architecture = ARCHITECTURES.index(facts.get("architecture", "").removesuffix(" Lovelace"))
     if "pci_bus_id" in facts:
         device.bus_id = facts["pci_bus_id"].encode()
+    if "minor_number" in facts:
+        device.minor = int(facts["minor_number"])
 
 
 def _load_parts(fake: FakeDriver, at: int, form: Mapping[str, Any]) -> None:

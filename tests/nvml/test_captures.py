@@ -64,3 +64,55 @@ def test_a_capture_without_the_section_says_which_it_has() -> None:
     assert form(section(text, "idle")) == {"driver": "1", "devices": [], "processes": []}
     with pytest.raises(ValueError, match="idle :: query"):
         section(text, "load")
+
+
+CAPTURES = (
+    "linux-x86_64__nvidia-h200__590.48.01",
+    "linux-x86_64__nvidia-h200-mig__590.48.01",
+    "linux-x86_64__nvidia-l40s__595.80",
+    "linux-x86_64__nvidia-geforce-rtx-4080-super__595.71.05",
+    "windows-x86_64__nvidia-geforce-rtx-2080-super__591.86",
+)
+UNTOLD = {"processes", "facts", "absent", "read_seconds", "fault", "xids", "nvlinks", "mig", "ecc", "repair"}
+
+
+@pytest.mark.parametrize("moment", ["idle", "load"])
+@pytest.mark.parametrize("name", CAPTURES)
+def test_every_number_of_every_capture_comes_through_the_driver_as_it_was(
+    name: str, moment: str, shared_data: Path, fake: FakeDriver, reader: Any
+) -> None:
+    text = (shared_data / "gpu-smi-captures" / f"{name}.txt").read_text()
+    captured = form(section(text, f"{moment} :: query (-q)"))
+    load(fake, captured)
+    readings, _ = reader().read()
+    compared = 0
+    for device in captured["devices"]:
+        reading = readings[device["uuid"]]
+        for field, value in device.items():
+            if field in UNTOLD or (value is None and field == "mig_enabled"):
+                continue
+            assert getattr(reading, field) == value, field
+            compared += value is not None
+        for part in ("ecc", "repair"):
+            for field, value in device.get(part, {}).items():
+                assert getattr(getattr(reading, part), field) == value, field
+        assert len(reading.mig) == len(device.get("mig", ()))
+    assert compared >= 20
+
+
+@pytest.mark.parametrize(("moment", "watts", "used"), [("load", 294.94, 16960)])
+def test_the_sums_over_a_split_h200_are_those_of_the_board(
+    moment: str, watts: float, used: int, shared_data: Path, fake: FakeDriver, exporter: Any
+) -> None:  # X14, X15, X28
+    text = (shared_data / "gpu-smi-captures" / f"{CAPTURES[1]}.txt").read_text()
+    load(fake, form(section(text, f"{moment} :: query (-q)")))
+    lines = exporter("--poll-seconds", "0.1", "--stale-polls", "100").text().splitlines()
+
+    def numbers(family: str) -> list[float]:
+        return [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(family + "{")]
+
+    assert numbers("aom_node_gpu_power_watts") == [watts]
+    assert sum(numbers("aom_mig_gpu_memory_used_megabytes")) == used
+    assert sum(numbers("aom_mig_gpu_memory_capacity_megabytes")) == 137472
+    assert len(numbers("aom_mig_gpu_info")) == 5
+    assert numbers("aom_node_gpu_usage") == []

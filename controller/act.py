@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,20 +18,19 @@ from typing import Any
 from controller.buckets import Bucket
 from controller.cluster import EVENT, NODE, POD, ApiError, Cluster, Conflict, Kind, NotFound, NotLeading
 from controller.core.model import Reason
-from controller.facts import DELETION_COST
+from controller.facts import DELETION_COST, MARKED_BY
 from controller.pool_spec import VictimMark
 from controller.pools.scale import ScaleProvider
 from controller.status import timestamp
+from controller.victim_marks import VICTIM_COST
 
 log = logging.getLogger(__name__)
 
 WRITE_SECONDS = 4.0
 """The longest that one write may take: shorter than what lies between renew deadline and lease duration."""
-VICTIM_COST = -1_000_000
-"""The deletion cost of the first victim; the next ones follow. A cost in that range is ours, any other a user's."""
-_VICTIM_RANGE = 100_000
 _EVENTS_PER_SECOND = 2.0
 _EVENT_BURST = 50.0
+_MOST_EVENTS_WAITING = 100
 
 
 class Wrote(StrEnum):
@@ -67,16 +67,6 @@ class NotLeaderError(Exception):
     """Raised right before a write where the process does not lead, or no longer."""
 
 
-def is_our_cost(cost: str) -> bool:
-    """Tell whether a pod's deletion cost was written by us."""
-    if not cost:
-        return False
-    try:
-        return VICTIM_COST <= int(cost) < VICTIM_COST + _VICTIM_RANGE
-    except ValueError:
-        return False
-
-
 class Actor:
     """Writes to the cluster as long as ``is_leader`` says so."""
 
@@ -94,6 +84,8 @@ class Actor:
         self._count = count
         self._clock = clock
         self._event_room = Bucket(_EVENTS_PER_SECOND, _EVENT_BURST, monotonic)
+        self._to_tell: deque[tuple[Subject, Reason, str, bool]] = deque()
+        self._telling: asyncio.Task[None] | None = None
 
     async def resize_workload(
         self, api_version: str, kind: str, namespace: str, name: str, before: int, after: int
@@ -124,14 +116,16 @@ class Actor:
         """Take our mark back from pods that stay."""
         return await self._annotate_pods(namespace, dict.fromkeys(pods))
 
-    async def mark_node(self, name: str, mark: VictimMark) -> Result:
-        """Cordon a node and give it the mark by which the provider will remove it."""
-        body = {"metadata": {"annotations": {mark.annotation: mark.value}}, "spec": {"unschedulable": True}}
+    async def mark_node(self, name: str, mark: VictimMark, pool: str) -> Result:
+        """Cordon a node and give it the mark by which the provider will remove it, signed with the scaler's name."""
+        annotations = {mark.annotation: mark.value, MARKED_BY: pool}
+        body = {"metadata": {"annotations": annotations}, "spec": {"unschedulable": True}}
         return await self._guarded("node", f"mark node {name}", self._cluster.patch(NODE, name, body))
 
     async def release_node(self, name: str, mark: VictimMark) -> Result:
         """Take back cordon and mark."""
-        body = {"metadata": {"annotations": {mark.annotation: None}}, "spec": {"unschedulable": None}}
+        annotations = {mark.annotation: None, MARKED_BY: None}
+        body = {"metadata": {"annotations": annotations}, "spec": {"unschedulable": None}}
         return await self._guarded("node", f"release node {name}", self._cluster.patch(NODE, name, body))
 
     async def write_status(self, subject: Subject, document: Mapping[str, Any]) -> Result:
@@ -141,6 +135,20 @@ class Actor:
             subject.kind, subject.name, body, subject.namespace or None, subresource="status", content="json"
         )
         return await self._guarded("status", f"status of {subject}", patch)
+
+    def tell_soon(self, subject: Subject, reason: Reason, message: str, *, warning: bool = False) -> None:
+        """Have an Event posted without waiting for it: where Events hang, sizes must not. At most 100 wait."""
+        if len(self._to_tell) >= _MOST_EVENTS_WAITING:
+            self._count("event", "dropped")
+            return
+        self._to_tell.append((subject, reason, message, warning))
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell_all(), name="posts Events")
+
+    async def _tell_all(self) -> None:
+        while self._to_tell:
+            subject, reason, message, warning = self._to_tell.popleft()
+            await self.tell(subject, reason, message, warning=warning)
 
     async def tell(self, subject: Subject, reason: Reason, message: str, *, warning: bool = False) -> Result:
         """Post an Event about the resource, if there is room; Events are dropped rather than queued."""
@@ -152,14 +160,14 @@ class Actor:
         return await self._guarded("event", f"event of {subject}", self._cluster.create(EVENT, event, namespace))
 
     async def _annotate_pods(self, namespace: str, costs: Mapping[str, str | None]) -> Result:
-        for name, cost in costs.items():
-            body = {"metadata": {"annotations": {DELETION_COST: cost}}}
-            result = await self._guarded(
-                "pod", f"pod {namespace}/{name}", self._cluster.patch(POD, name, body, namespace)
-            )
-            if result.wrote is not Wrote.DONE and "NotFound" not in result.message:
-                return result
-        return Result(Wrote.DONE)
+        """Write all at once; gives the first failure. A pod that is gone needs no mark."""
+        results = await asyncio.gather(*(self._annotate_pod(namespace, name, cost) for name, cost in costs.items()))
+        failed = (r for r in results if r.wrote is not Wrote.DONE and "NotFound" not in r.message)
+        return next(failed, Result(Wrote.DONE))
+
+    async def _annotate_pod(self, namespace: str, name: str, cost: str | None) -> Result:
+        body = {"metadata": {"annotations": {DELETION_COST: cost}}}
+        return await self._guarded("pod", f"pod {namespace}/{name}", self._cluster.patch(POD, name, body, namespace))
 
     def _check_leader(self) -> None:
         if not self._is_leader():

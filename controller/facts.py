@@ -26,6 +26,8 @@ _CANNOT_START = {
 }
 _KEEPS_NO_NODE = {"DaemonSet", "Node"}
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+MARKED_BY = "gpuscale.dev/marked-by"
+"""Beside a pool's victimMark it says that the mark, and the cordon, are ours to take back."""
 PROTECTED = ("gpuscale.dev/protect", "cluster-autoscaler.kubernetes.io/scale-down-disabled")
 
 
@@ -142,6 +144,8 @@ class HpaFacts:
     target_api_version: str
     target_kind: str
     target_name: str
+    owner: str = ""
+    """What made it, such as "ScaledObject llm" of KEDA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +246,7 @@ def hpa_facts(manifest: Manifest) -> HpaFacts:
         ref.get("apiVersion", ""),
         ref.get("kind", ""),
         ref.get("name", ""),
+        next((f"{row.get('kind')} {row.get('name')}" for row in _rows(meta, "ownerReferences")), ""),
     )
 
 

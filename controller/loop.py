@@ -81,6 +81,7 @@ class Loop:
                 await self._pass_once()
             except Exception:  # the next pass looks at everything anew; only its age tells that this one failed
                 log.exception("a pass failed")
+                self._workloads.missed()
             else:
                 self.passed_at = self._monotonic()
             self._telemetry.passed(self._monotonic() - started, leads=self._is_leader())
@@ -96,6 +97,7 @@ class Loop:
         silent = self._view.oldest_watch_seconds()
         if silent > STALE_VIEW_SECONDS:
             log.warning("nothing is decided: what is known of the cluster has not been renewed for %.0f s", silent)
+            self._workloads.missed()
             return
         await self.evaluate()
 

@@ -16,6 +16,8 @@ from controller.sources.series import Fact
 from controller.workload_spec import ExternalMetric, GpuMetric, MetricSpec, WorkloadSpec
 
 DEFAULT_MAX_AGE_SECONDS = 30.0
+_CLOCK_DOUBT_SECONDS = 60.0
+"""A pod that was born so far in our future shows that clocks differ; its birth then says nothing about a reading."""
 
 _FACTS = {"utilization": Fact.UTILIZATION, "memoryUsed": Fact.MEMORY_USED, "power": Fact.POWER}
 _NO_API = {
@@ -67,10 +69,10 @@ def observe_workload(
         status_replicas=target.status_replicas,
         pods=tuple(core_pod(pod) for pod in pods),
         readings=tuple(
-            _reading(metric, metric_spec, pods, sources)
+            _reading(metric, metric_spec, pods, sources, now)
             for metric, metric_spec in zip(policy.metrics, specs, strict=True)
         ),
-        utilization=_utilization(pods, sources.gpu, now - max_age),
+        utilization=_utilization(pods, sources.gpu, now, max_age),
     )
 
 
@@ -97,9 +99,11 @@ def _ask(external: ExternalMetric) -> Ask | None:
     return Ask(source.server, source.query, limit)
 
 
-def _reading(metric: Metric, spec: MetricSpec | None, pods: Sequence[PodFacts], sources: Sources) -> Reading:
+def _reading(
+    metric: Metric, spec: MetricSpec | None, pods: Sequence[PodFacts], sources: Sources, now: float
+) -> Reading:
     if spec is not None and spec.gpu is not None:
-        return _gpu_reading(spec.gpu, pods, sources.gpu)
+        return _gpu_reading(spec.gpu, pods, sources.gpu, now)
     ask = _ask(spec.external) if spec is not None and spec.external is not None else None
     if ask is not None:
         return _query_reading((sources.queries or {}).get(ask))
@@ -123,13 +127,13 @@ def _query_reading(result: QueryResult | None) -> Reading:
     return Total(result.values, result.at)
 
 
-def _gpu_reading(metric: GpuMetric, pods: Sequence[PodFacts], gpu: GpuReadings) -> Reading:
+def _gpu_reading(metric: GpuMetric, pods: Sequence[PodFacts], gpu: GpuReadings, now: float) -> Reading:
     samples: dict[str, Sample] = {}
     rejected: dict[str, str] = {}
     for pod in pods:
-        held = _held(pod, gpu, metric.container)
+        held = _held(pod, gpu, now, metric.container)
         if held:
-            sample = _sample(metric, held)
+            sample = held if isinstance(held, _Missing) else _sample(metric, held)
             if isinstance(sample, _Missing):
                 rejected[pod.name] = sample.why
             else:
@@ -147,9 +151,18 @@ def _nothing(metric: GpuMetric, gpu: GpuReadings) -> Failed:
     return Failed(Reason.NO_ATTRIBUTION, f"no exporter has a GPU series of any pod of the target{container}")
 
 
-def _held(pod: PodFacts, gpu: GpuReadings, container: str | None) -> tuple[HeldGpu, ...]:
-    held = gpu.pods.get((pod.namespace, pod.name), ())
-    return held if container is None else tuple(one for one in held if one.container == container)
+def _held(pod: PodFacts, gpu: GpuReadings, now: float, container: str | None = None) -> tuple[HeldGpu, ...] | _Missing:
+    """Give what the pod holds. A name says little: an earlier pod bore it too, here or on another node."""
+    named = gpu.pods.get((pod.namespace, pod.name), ())
+    wanted = [one for one in named if container is None or one.container == container]
+    born_at = pod.started_at or pod.created_at or 0.0
+    if born_at > now + _CLOCK_DOUBT_SECONDS:
+        born_at = 0.0
+    held = tuple(one for one in wanted if one.values.node in ("", pod.node) and one.values.at >= born_at)
+    elsewhere = [one.values.node for one in wanted if one.values.node not in ("", pod.node)]
+    if elsewhere and not held:
+        return _Missing(f"its series name node {elsewhere[0]}, the pod is on {pod.node or 'none'}")
+    return held
 
 
 def _sample(metric: GpuMetric, held: Sequence[HeldGpu]) -> Sample | _Missing:
@@ -180,7 +193,8 @@ def _fact(fact: Fact, one: HeldGpu) -> int | _Missing:
     value = one.values.values.get(fact)
     if value is not None:
         return value
-    return _Missing(f"{fact.value} of {one.gpu}: {one.values.rejected.get(fact, 'not given')}")
+    why = one.values.rejected.get(fact) or one.values.unknown or "not given"
+    return _Missing(f"{fact.value} of {one.gpu}: {why}")
 
 
 def _capacity(metric: GpuMetric, held: Sequence[HeldGpu], aggregate: Callable[[Sequence[int]], int]) -> int | None:
@@ -203,12 +217,14 @@ _AGGREGATES: Mapping[str, Callable[[Sequence[int]], int]] = {
 }
 
 
-def _utilization(pods: Sequence[PodFacts], gpu: GpuReadings, oldest: float) -> dict[str, int]:
+def _utilization(pods: Sequence[PodFacts], gpu: GpuReadings, now: float, max_age: float) -> dict[str, int]:
     """Find the busiest GPU of each pod, for the choice of victims; only of pods of which every GPU is known."""
     found: dict[str, int] = {}
     for pod in pods:
-        held = gpu.pods.get((pod.namespace, pod.name), ())
-        values = [one.values.values.get(Fact.UTILIZATION) for one in held if one.values.at >= oldest]
+        held = _held(pod, gpu, now)
+        if isinstance(held, _Missing):
+            continue
+        values = [one.values.values.get(Fact.UTILIZATION) for one in held if one.values.at >= now - max_age]
         known = [value for value in values if value is not None]
         if known and len(known) == len(held):
             found[pod.name] = max(known)

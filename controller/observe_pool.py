@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.core.pool_model import Node, NodeTemplate, PodClass, PoolObservation
-from controller.facts import NodeFacts, PodFacts, Shape, is_gpu
+from controller.facts import MARKED_BY, NodeFacts, PodFacts, Shape, is_gpu
 from controller.labels import PodIndex
 from controller.pool_spec import PoolSpec
 
@@ -92,6 +92,8 @@ def _node(node: NodeFacts, pods: Iterable[PodFacts], spec: PoolSpec) -> Node:
             requested.update(dict(pod.shape.requests))
             keeping += pod.keeps_node
     mark = spec.pool.victim_mark
+    bears = node.annotations.get(mark.annotation) if mark is not None else None
+    ours = mark is not None and bears == mark.value and bool(node.annotations.get(MARKED_BY))
     return Node(
         name=node.name,
         allocatable=node.allocatable,
@@ -100,7 +102,8 @@ def _node(node: NodeFacts, pods: Iterable[PodFacts], spec: PoolSpec) -> Node:
         created_at=node.created_at,
         ready=node.ready,
         cordoned=node.cordoned,
-        marked=mark is not None and node.annotations.get(mark.annotation) == mark.value,
+        marked=ours,
+        foreign_mark="" if mark is None or bears is None or ours else f"{mark.annotation}={bears}",
         protected=node.protected,
         labels=node.labels,
         taints=node.taints,

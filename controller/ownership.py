@@ -27,7 +27,7 @@ def hpa_owners(hpas: Iterable[HpaFacts]) -> dict[Hashable, str]:
     """Name the HPA of each target that has one."""
     return {
         (hpa.namespace, hpa.target_api_version.rpartition("/")[0], hpa.target_kind, hpa.target_name): (
-            f"HorizontalPodAutoscaler {hpa.namespace}/{hpa.name}"
+            f"HorizontalPodAutoscaler {hpa.namespace}/{hpa.name}" + (f" (made by {hpa.owner})" if hpa.owner else "")
         )
         for hpa in hpas
     }
@@ -53,4 +53,10 @@ def owned() -> Condition:
 def contested(rival: str) -> Condition:
     """Say who is in the way and what to do."""
     message = f"{rival} drives the size of the same target: nothing is written; remove one, or use mode Preview"
+    return Condition(TARGET_OWNED, "False", Reason.COMPETING_SCALER, message)
+
+
+def shares_node(rival: str, node: str) -> Condition:
+    """Say which other pool has the same node, and what to do."""
+    message = f"{rival} has node {node} too: nothing is written; let each pool's nodeSelector match its own nodes only"
     return Condition(TARGET_OWNED, "False", Reason.COMPETING_SCALER, message)

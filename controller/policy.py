@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
 from controller.core import model
-from controller.core.model import GpuRules, Metric, Policy, RatePolicy, Source, TargetType
+from controller.core.model import GpuRules, Metric, Policy, RatePolicy, Source, TargetType, VictimOrder
 from controller.core.pool_model import NodeTemplate, PoolPolicy, Taint
 from controller.pool_spec import Devices, PoolScaleDown, PoolScaleUp, PoolSpec, TaintSpec, Template
 from controller.quantity import milli
@@ -57,6 +57,16 @@ def workload_policy(spec: WorkloadSpec, settings: PolicyDefaults | None = None) 
     )
 
 
+def victim_order(kind: str) -> VictimOrder:
+    """Tell in which order the pods of a target of this kind go; only a ReplicaSet looks at its pods' deletion costs."""
+    orders = {
+        "Deployment": VictimOrder.OURS,
+        "ReplicaSet": VictimOrder.OURS,
+        "StatefulSet": VictimOrder.HIGHEST_ORDINAL,
+    }
+    return orders.get(kind, VictimOrder.UNKNOWN)
+
+
 def gpu_rules(spec: WorkloadSpec) -> GpuRules | None:
     """Give the GPU rules, or None for a spec of only autoscaling/v2 fields."""
     ours = (spec.missing_data, spec.warmup, spec.victim_selection)
@@ -70,6 +80,7 @@ def gpu_rules(spec: WorkloadSpec) -> GpuRules | None:
         max_startup_seconds=float(warmup.max_startup_seconds),
         protect_above_utilization=victims.protect_above_utilization,
         pick_victims=victims.strategy != "None",
+        victim_order=victim_order(spec.scale_target_ref.kind),
     )
 
 

@@ -9,16 +9,17 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controller.act import Actor, Result, Subject, Wrote
-from controller.cluster import ApiError, Cluster
+from controller.act import WRITE_SECONDS, Actor, Result, Subject, Wrote
+from controller.cluster import POD, ApiError, Cluster
 from controller.core.model import Condition, Reason
 from controller.core.nodes import decide_pool
 from controller.core.pool_model import NodeTemplate, PoolDecision, PoolMemory, PoolObservation
-from controller.facts import NodeFacts, PodFacts, Shape
+from controller.facts import NodeFacts, PodFacts, Shape, pod_facts
 from controller.labels import PodIndex
 from controller.observe_pool import Planned, fits_pool, learn_template, observe_pool, pool_nodes
-from controller.ownership import Claim, contested, owned, rivals
+from controller.ownership import Claim, contested, hpa_owners, owned, rivals, shares_node
 from controller.policy import pool_policy
+from controller.pool_spec import PoolRef
 from controller.pools.known import known_providers
 from controller.pools.scale import ScaleProvider
 from controller.registry import Entry
@@ -26,7 +27,7 @@ from controller.reports import Outcome, Reports, after_write, inactive
 from controller.resources import GPUNodePoolScaler, Invalid, parse_pool_scaler
 from controller.status_pool import load_pool_memory, load_template, pool_document
 from controller.telemetry import Telemetry
-from controller.view import POOLS, View
+from controller.view import POOLS, READ_SECONDS, TargetKey, View
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +137,7 @@ class PoolRound:
                 self._hold(pool, Condition("AbleToScale", "False", Reason.FAILED_GET_SCALE, size))
             elif (one := self._seen(pool, size, index)) is not None:
                 seen.append(one)
+        seen = self._apart(seen)
         self._telemetry.nodes(self._view.nodes(), {node.name: s.pool.subject.name for s in seen for node in s.nodes})
         shares = _shares(seen, index.waiting, planned)
         return [plan for one in seen if (plan := self._plan(one, index, *shares[one.pool.subject.uid])) is not None]
@@ -143,7 +145,7 @@ class PoolRound:
     async def perform(self, plans: Sequence[PoolPlan]) -> None:
         """Write marks and sizes, then hand the status over to the desk and tell of new holds."""
         await asyncio.gather(*(self._performed(plan) for plan in plans))
-        await self._reports.tell_news()
+        self._reports.tell_news()
 
     def _taken(self, subject: Subject, entry: Entry) -> Pool | None:
         try:
@@ -187,19 +189,38 @@ class PoolRound:
         return replace(before, generation=entry.generation, scaler=scaler)
 
     async def _size(self, pool: Pool) -> int | str:
+        ref = pool.scaler.spec.pool.ref
         try:
-            return (await pool.provider.describe()).size
+            async with asyncio.timeout(READ_SECONDS):
+                return (await pool.provider.describe()).size
+        except TimeoutError:
+            return f"{ref.kind} {ref.name} of {ref.api_version}: no answer within {READ_SECONDS:g} s"
         except ApiError as error:
-            ref = pool.scaler.spec.pool.ref
             return f"{ref.kind} {ref.name} of {ref.api_version}: {error}"
+        except Exception as fault:  # a provider can come from anybody, and its fault must stay its pool's
+            log.exception("%s: its provider failed", pool.subject)
+            return f"the provider failed: {type(fault).__name__}: {fault}"
 
     def _rivals(self, pools: Sequence[Pool]) -> dict[str, str]:
         claims = [
-            Claim(pool.subject.uid, str(pool.subject), pool.scaler.created, pool.scaler.spec.pool.ref)
+            Claim(pool.subject.uid, str(pool.subject), pool.scaler.created, _target(pool.scaler.spec.pool.ref))
             for pool in pools
             if pool.acts
         ]
-        return rivals(claims, {})
+        return rivals(claims, hpa_owners(self._view.hpas()))
+
+    def _apart(self, seen: Sequence[_Seen]) -> list[_Seen]:
+        """Hold every pool that shares nodes with an older one: each would take the other's nodes for its own."""
+        apart, owners = [], dict[str, str]()
+        for one in sorted(seen, key=lambda one: (one.pool.scaler.created, one.pool.subject.name)):
+            shared = next((node.name for node in one.nodes if node.name in owners), None)
+            if shared is not None and one.pool.acts:
+                self._hold(one.pool, shares_node(owners[shared], shared))
+                continue
+            apart.append(one)
+            if one.pool.acts:
+                owners |= {node.name: str(one.pool.subject) for node in one.nodes}
+        return sorted(apart, key=lambda one: one.pool.subject.name)
 
     def _seen(self, pool: Pool, size: int, index: PodIndex) -> _Seen | None:
         try:
@@ -252,17 +273,36 @@ class PoolRound:
         await self._conclude(plan, result, marked=failed is None)
 
     async def _mark_and_release(self, plan: PoolPlan) -> list[Result]:
-        mark = plan.pool.scaler.spec.pool.victim_mark
+        mark, pool = plan.pool.scaler.spec.pool.victim_mark, plan.pool.subject.name
         if mark is None:
             return []
-        results = [await self._actor.release_node(name, mark) for name in plan.decision.release]
-        return results + [await self._actor.mark_node(name, mark) for name in plan.decision.mark]
+        released = await asyncio.gather(*(self._actor.release_node(name, mark) for name in plan.decision.release))
+        marked = await asyncio.gather(*(self._actor.mark_node(name, mark, pool) for name in plan.decision.mark))
+        return [*released, *marked]
 
     async def _resize(self, plan: PoolPlan) -> Result | None:
         before, after = plan.observation.size, plan.decision.desired
         if before == after:
             return None
+        if after < before and (held := await self._still_held(plan)):
+            return Result(Wrote.FAILED, held)
         return await self._actor.resize_pool(plan.pool.provider, plan.pool.subject.name, before, after)
+
+    async def _still_held(self, plan: PoolPlan) -> str:
+        """Say which pods are on the nodes that go, asked of the server itself: a copy can be behind, a node is gone."""
+        marked = {node.name for node in plan.observation.nodes if node.marked}
+        named = set(plan.decision.remove) <= marked
+        nodes = plan.decision.remove if named else [node.name for node in plan.observation.nodes]
+        try:
+            async with asyncio.timeout(WRITE_SECONDS):
+                lists = await asyncio.gather(
+                    *(self._cluster.list(POD, field_selector=f"spec.nodeName={node}") for node in nodes)
+                )
+        except (ApiError, TimeoutError) as error:
+            return f"whether pods are on {', '.join(nodes)} can't be read: {error}"
+        pods = (pod_facts(pod) for listing in lists for pod in listing.items)
+        held = [f"{pod.namespace}/{pod.name} on {pod.node}" for pod in pods if pod.keeps_node and not pod.ended]
+        return f"not empty any more: {', '.join(held[:3])}" if held else ""
 
     async def _conclude(self, plan: PoolPlan, result: Result | None, *, marked: bool) -> None:
         """Keep what the next decision needs, and report what was decided and what became of it."""
@@ -282,10 +322,15 @@ class PoolRound:
             more=[owned(), *after_write(result, decision.desired)],
         )
         outcome = Outcome(decision.reason, decision.sentence, before, decision.desired, written)
-        await self._reports.decided(pool.subject, old, document, outcome)
+        self._reports.decided(pool.subject, old, document, outcome)
 
     def _hold(self, pool: Pool, condition: Condition) -> None:
         self._reports.hold(pool.subject, pool.scaler.status, pool.scaler.generation, condition)
+
+
+def _target(ref: PoolRef) -> TargetKey:
+    """Name a pool's object so that two references to it are equal whatever version they use."""
+    return ref.namespace or "", ref.api_version.rpartition("/")[0], ref.kind, ref.name
 
 
 _Share = tuple[list[PodFacts], list[Planned]]

@@ -62,7 +62,7 @@ class Reports:
         message = f"{type(fault).__name__}: {fault}"
         self.hold(subject, on_server, generation, inactive(Reason.DECISION_FAILED, message))
 
-    async def decided(self, subject: Subject, old: Document, document: Document, outcome: Outcome) -> None:
+    def decided(self, subject: Subject, old: Document, document: Document, outcome: Outcome) -> None:
         """Report a decision; a change that was written gets an Event."""
         self._telemetry.decided(
             self._kind, subject.namespace, subject.name, outcome.reason.value, outcome.before, outcome.desired
@@ -70,7 +70,7 @@ class Reports:
         self._offer(subject, old, document, outcome.refresh_seconds)
         if outcome.written:
             message = f"{outcome.before} -> {outcome.desired}: {outcome.sentence}"
-            await self._actor.tell(subject, outcome.reason, message)
+            self._actor.tell_soon(subject, outcome.reason, message)
 
     def repeated(self, subject: Subject, outcome: Outcome, make: Callable[[], Document] | None) -> None:
         """Report a decision that says what the last one said; ``make`` gives its document where values moved."""
@@ -80,11 +80,11 @@ class Reports:
         if make is not None:
             self._desk.postpone(subject, make)
 
-    async def tell_news(self) -> None:
+    def tell_news(self) -> None:
         """Post a warning for each condition that has just become bad."""
         news, self._news = self._news, []
         for subject, reason, message in news:
-            await self._actor.tell(subject, Reason(reason), message, warning=True)
+            self._actor.tell_soon(subject, Reason(reason), message, warning=True)
 
     def forget_gone(self, present: set[str]) -> list[str]:
         """End the reports about scalers that are gone; gives their uids."""
@@ -112,5 +112,6 @@ def after_write(result: Result | None, desired: int) -> list[Condition]:
     if result is None:
         return []
     if result.wrote is Wrote.DONE:
-        return [Condition("AbleToScale", "True", Reason.SUCCEEDED_RESCALE, f"the size was set to {desired}")]
+        text = f"the size was set to {desired}" + (f"; {result.message}" if result.message else "")
+        return [Condition("AbleToScale", "True", Reason.SUCCEEDED_RESCALE, text)]
     return [Condition("AbleToScale", "False", Reason.FAILED_UPDATE_SCALE, result.message)]

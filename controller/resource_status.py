@@ -80,6 +80,7 @@ class WorkloadMemory:
     recommendations: Annotated[tuple[Recommendation, ...], Length(2000)] = ()
     up_events: Annotated[tuple[ScaleEvent, ...], Length(2000)] = ()
     down_events: Annotated[tuple[ScaleEvent, ...], Length(2000)] = ()
+    scaled_to_zero: Annotated[bool, Doc("The size 0 is this scaler's own, so that a metric may end it.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

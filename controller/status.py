@@ -6,11 +6,13 @@ here it is filled, compared and read back. A document is the JSON form of a stat
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
+from controller.core.arithmetic import INT32_MAX
+from controller.core.behavior import Dated, resumed
 from controller.core.model import Condition, Decision, Memory, MetricTrace, Observation, Reason
 from controller.facts import seconds
 from controller.resource_status import (
@@ -170,19 +172,25 @@ def merged_conditions(old: Document, new: Iterable[Condition], moment: Moment) -
 def load_memory(document: Document, now: float) -> Memory | None:
     """Read back the memory of a workload scaler; None where none was kept.
 
-    Between the last write and now, recommendations may have come that nobody wrote down. So every recommendation is
-    taken as so much younger: a window may get longer by a restart, never shorter.
+    Between the last write and now, recommendations may have come that nobody wrote down. So that time counts in no
+    window: one may get longer by a restart, never shorter. What no operator can have written is left out.
     """
-    memory = document.get("memory")
-    if not isinstance(memory, Mapping):
+    kept = document.get("memory")
+    if not isinstance(kept, Mapping):
         return None
-    decided_at = seconds(_part(document, "decision").get("time"))
-    unseen = max(0.0, now - decided_at) if decided_at is not None else 0.0
-    return Memory(
-        recommendations=tuple((min(now, at + unseen), n) for at, n in _pairs(memory, "recommendations", "replicas")),
-        up_events=tuple((min(now, at), n) for at, n in _pairs(memory, "upEvents", "change")),
-        down_events=tuple((min(now, at), n) for at, n in _pairs(memory, "downEvents", "change")),
+    memory = Memory(
+        recommendations=_dated(kept, "recommendations", "replicas", now),
+        up_events=_dated(kept, "upEvents", "change", now),
+        down_events=_dated(kept, "downEvents", "change", now),
+        scaled_to_zero=kept.get("scaledToZero") is True,
     )
+    return resumed(memory if memory.recommendations else _anew(memory, document, now), now)
+
+
+def _anew(memory: Memory, document: Document, now: float) -> Memory:
+    """Begin the windows with the last known size, where all that was recommended is lost."""
+    size = document.get("currentReplicas")
+    return replace(memory, recommendations=((now, size),)) if _is_size(size) else memory
 
 
 def worth_writing(old: Document, new: Document, refresh_seconds: float = 60.0) -> Worth:
@@ -248,6 +256,7 @@ def _memory_status(memory: Memory) -> WorkloadMemory:
         ],
         up_events=_events(memory.up_events),
         down_events=_events(memory.down_events),
+        scaled_to_zero=memory.scaled_to_zero,
     )
 
 
@@ -255,13 +264,18 @@ def _events(events: Iterable[tuple[float, int]]) -> tuple[ScaleEvent, ...]:
     return tuple(ScaleEvent(time=timestamp(at), change=n) for at, n in events)[-_MOST_KEPT:]
 
 
-def _pairs(memory: Document, key: str, value: str) -> list[tuple[float, int]]:
+def _dated(memory: Document, key: str, value: str, now: float) -> Dated:
+    """Read (time, number) rows, oldest first. A time ahead of ours counts as now."""
     found = []
     for row in _rows(memory, key):
         at, number = seconds(row.get("time")), row.get(value)
-        if at is not None and isinstance(number, int):
-            found.append((at, number))
-    return found
+        if at is not None and at > 0 and _is_size(number):
+            found.append((min(now, at), number))
+    return tuple(sorted(found, key=lambda entry: entry[0]))
+
+
+def _is_size(number: object) -> TypeGuard[int]:
+    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= INT32_MAX
 
 
 def _essence(document: Document) -> tuple[object, ...]:

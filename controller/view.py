@@ -36,6 +36,9 @@ TARGETS = (
     Kind("apps", "v1", "replicasets", "ReplicaSet", namespaced=True),
 )
 
+READ_SECONDS = 2.0
+"""The longest that a pass waits for the size of one object: one that is slow must not keep all others waiting."""
+
 TargetKey = tuple[str, str, str, str]
 """(namespace, API group, kind, name)."""
 
@@ -135,8 +138,11 @@ class View:
             held = self._targets[kind].objects.get((namespace, name))
             return held or MissingTarget(f"{kind} {namespace}/{name} does not exist")
         try:
-            resolved = await self._cluster.resolve(api_version, kind)
-            scale = await self._cluster.get_scale(resolved, name, namespace)
+            async with asyncio.timeout(READ_SECONDS):
+                resolved = await self._cluster.resolve(api_version, kind)
+                scale = await self._cluster.get_scale(resolved, name, namespace)
+        except TimeoutError:
+            return MissingTarget(f"the size of {kind} {namespace}/{name} can't be read within {READ_SECONDS:g} s")
         except NotFound as error:
             return MissingTarget(f"{kind} {namespace}/{name} of {api_version}: {error.message}")
         except ApiError as error:

@@ -7,30 +7,30 @@ orders the steps and one object's fault ends as that object's condition.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
-from controller.act import Actor, Result, Subject, Wrote, is_our_cost
+from controller.act import Actor, Result, Subject, Wrote
+from controller.core.behavior import resumed
 from controller.core.decide import decide
-from controller.core.model import Condition, Decision, Memory, Observation, Policy, Reason
+from controller.core.model import Condition, Decision, Memory, Observation, Policy, Reason, VictimOrder
 from controller.facts import PodFacts, TargetFacts
 from controller.labels import PodIndex, Selector, parse_selector
 from controller.observe import Sources, asks, observe_workload
 from controller.observe_pool import Planned
 from controller.ownership import Claim, contested, hpa_owners, owned, rivals
-from controller.policy import PolicyDefaults, workload_policy
+from controller.policy import PolicyDefaults, victim_order, workload_policy
 from controller.registry import Entry
 from controller.reports import Outcome, Reports, after_write, inactive
 from controller.resources import GPUWorkloadScaler, Invalid, parse_workload_scaler
 from controller.sources.prometheus import Ask
 from controller.status import Document, load_memory, texts_alike, workload_document
+from controller.victim_marks import NO_MARKS, VictimMarks, victim_marks
 from controller.view import WORKLOADS, MissingTarget, TargetKey, View, target_key
 
 log = logging.getLogger(__name__)
 
 KIND = WORKLOADS.kind
-_COSTED_KINDS = ("Deployment", "ReplicaSet")
-"""Only a ReplicaSet looks at its pods' deletion costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,12 @@ class _Kept:
     memory: Memory | None
     loaded: bool = False
     said: _Said | None = None
+    blind: bool = False
+    """No size could be told when it was last looked at, or nobody looked: that time counts in no window."""
+
+    def remembered(self, now: float) -> Memory | None:
+        """Give the memory to decide with."""
+        return resumed(self.memory, now) if self.blind and self.memory is not None else self.memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,7 @@ class Plan:
     decision: Decision
     observation: Observation
     acts: bool
-    clear: tuple[str, ...] = ()
+    marks: VictimMarks = NO_MARKS
     planned: Planned | None = None
 
     @property
@@ -123,6 +129,11 @@ class WorkloadRound:
         self._kept.clear()
         self._reports.forget_gone(set())
 
+    def missed(self) -> None:
+        """Note that a pass decided nothing."""
+        for kept in self._kept.values():
+            kept.blind = True
+
     def begin(self) -> list[Workload]:
         """Take the scalers of this pass that are valid and not off; the faults of the others go to their status."""
         entries = self._view.registry.scalers[KIND].entries
@@ -131,10 +142,11 @@ class WorkloadRound:
         found = []
         for (namespace, name), entry in list(entries.items()):
             if not entry.deleting:
-                subject = Subject(WORKLOADS, namespace, name, entry.uid)
-                workload = self._taken(subject, entry)
+                workload = self._taken(Subject(WORKLOADS, namespace, name, entry.uid), entry)
                 if workload is not None and workload.scaler.spec.mode != "Off":
                     found.append(workload)
+                elif entry.uid in self._kept:
+                    self._kept[entry.uid].blind = True
         return found
 
     def asks(self, workloads: Sequence[Workload]) -> list[Ask]:
@@ -163,13 +175,10 @@ class WorkloadRound:
                 plan = self._plan(workload, targets[workload.target], sources, index, rival)
             except Exception as fault:  # one object's fault, whatever it is, must stay that object's
                 log.exception("%s could not be evaluated", workload.subject)
-                workload.kept.said = None
-                self._reports.fault(workload.subject, workload.scaler.status, workload.scaler.generation, fault)
+                self._fault(workload, fault)
                 continue
             if isinstance(plan, _Held):
-                workload.kept.said = None
-                scaler = workload.scaler
-                self._reports.hold(workload.subject, scaler.status, scaler.generation, plan.condition)
+                self._hold(workload, plan.condition)
             else:
                 plans.append(plan)
         return plans
@@ -177,7 +186,17 @@ class WorkloadRound:
     async def perform(self, plans: Sequence[Plan]) -> None:
         """Write the sizes, then hand the status over to the desk and tell of new holds."""
         await asyncio.gather(*(self._performed(plan) for plan in plans))
-        await self._reports.tell_news()
+        self._reports.tell_news()
+
+    def _hold(self, workload: Workload, condition: Condition) -> None:
+        kept, scaler = workload.kept, workload.scaler
+        kept.said, kept.blind = None, True
+        self._reports.hold(workload.subject, scaler.status, scaler.generation, condition)
+
+    def _fault(self, workload: Workload, fault: Exception) -> None:
+        kept, scaler = workload.kept, workload.scaler
+        kept.said, kept.blind = None, True
+        self._reports.fault(workload.subject, scaler.status, scaler.generation, fault)
 
     def _taken(self, subject: Subject, entry: Entry) -> Workload | None:
         try:
@@ -202,14 +221,16 @@ class WorkloadRound:
         return Workload(subject, kept.scaler, kept.policy, kept)
 
     def _parsed(self, entry: Entry, before: _Kept | None) -> _Kept:
-        memory = before.memory if before else None
-        loaded = before.loaded if before else False
+        scaler: GPUWorkloadScaler | Invalid
+        policy = None
         try:
             scaler = parse_workload_scaler(entry.manifest)
             policy = workload_policy(scaler.spec, self._defaults)
         except Invalid as invalid:
-            return _Kept(entry.generation, invalid, None, memory, loaded)
-        return _Kept(entry.generation, scaler, policy, memory, loaded)
+            scaler = invalid
+        if before is None:
+            return _Kept(entry.generation, scaler, policy, None)
+        return replace(before, generation=entry.generation, scaler=scaler, policy=policy, said=None)
 
     def _rivals(self, workloads: Sequence[Workload]) -> dict[str, str]:
         claims = [
@@ -237,14 +258,15 @@ class WorkloadRound:
         pods = index.selected(workload.scaler.namespace, selector)
         now = self._clock()
         observation = observe_workload(workload.scaler.spec, workload.policy, target, pods, sources, now)
-        decision = decide(workload.policy, observation, workload.kept.memory, now)
+        decision = decide(workload.policy, observation, workload.kept.remembered(now), now)
+        workload.kept.blind = decision.trace.proposal is None
         acts = workload.scaler.spec.mode == "Active"
         return Plan(
             workload,
             decision,
             observation,
             acts,
-            clear=_survivors(pods, decision, target) if acts else (),
+            marks=victim_marks(pods, decision, target) if acts else NO_MARKS,
             planned=_planned(workload, decision, target, pods) if acts else None,
         )
 
@@ -252,30 +274,43 @@ class WorkloadRound:
         try:
             await self._perform(plan)
         except Exception as fault:  # as in plan(): the writes of the others, and the pools, go on
-            workload = plan.workload
-            log.exception("%s could not be acted on", workload.subject)
-            workload.kept.said = None
-            self._reports.fault(workload.subject, workload.scaler.status, workload.scaler.generation, fault)
+            log.exception("%s could not be acted on", plan.workload.subject)
+            self._fault(plan.workload, fault)
 
     async def _perform(self, plan: Plan) -> None:
-        result = await self._resize(plan) if plan.resizes else None
-        if result is None and plan.clear:
-            await self._actor.clear_victims(plan.workload.scaler.namespace, plan.clear)
+        marked = await self._mark(plan)
+        result = await self._resize(plan, marked) if plan.resizes else None
         if result is not None and result.wrote in (Wrote.NOT_LEADER, Wrote.CHANGED_MEANWHILE):
             plan.workload.kept.memory = plan.decision.memory_if_unwritten
             return
         await self._conclude(plan, result)
 
-    async def _resize(self, plan: Plan) -> Result:
-        scaler, decision = plan.workload.scaler, plan.decision
+    async def _mark(self, plan: Plan) -> Result:
+        """Name the victims: old marks come off first, or they would be victims too."""
+        if victim_order(plan.workload.scaler.spec.scale_target_ref.kind) is not VictimOrder.OURS:
+            return Result(Wrote.DONE)
+        namespace, marks = plan.workload.scaler.namespace, plan.marks
+        cleared = await self._actor.clear_victims(namespace, marks.clear) if marks.clear else Result(Wrote.DONE)
+        if cleared.wrote is not Wrote.DONE or not marks.victims:
+            return cleared
+        return await self._actor.mark_victims(namespace, marks.victims)
+
+    async def _resize(self, plan: Plan, marked: Result) -> Result:
+        """Write the size. Where victims can't be named, only a promise to protect pods keeps it from being written."""
+        scaler, decision, rules = plan.workload.scaler, plan.decision, plan.workload.policy.gpu
+        shrinks = decision.desired < plan.observation.replicas
+        if marked.wrote is Wrote.NOT_LEADER:
+            return marked
+        unnamed = shrinks and marked.wrote is not Wrote.DONE
+        if unnamed and rules is not None and rules.protect_above_utilization is not None:
+            return Result(Wrote.FAILED, f"busy pods can't be protected, as victims can't be marked: {marked.message}")
         ref = scaler.spec.scale_target_ref
-        if decision.victims and ref.kind in _COSTED_KINDS:
-            marked = await self._actor.mark_victims(scaler.namespace, decision.victims)
-            if marked.wrote is not Wrote.DONE:
-                return marked
-        return await self._actor.resize_workload(
+        result = await self._actor.resize_workload(
             ref.api_version, ref.kind, scaler.namespace, ref.name, plan.observation.replicas, decision.desired
         )
+        if unnamed and result.wrote is Wrote.DONE:
+            return replace(result, message=f"the least busy pods could not be marked to go first: {marked.message}")
+        return result
 
     async def _conclude(self, plan: Plan, result: Result | None) -> None:
         """Keep what the next decision needs, and report what was decided and what became of it."""
@@ -293,7 +328,7 @@ class WorkloadRound:
             self._reports.repeated(subject, outcome, None if quiet else lambda: self._document(plan, result))
             return
         old = self._reports.latest(subject, plan.workload.scaler.status)
-        await self._reports.decided(subject, old, self._document(plan, result), outcome)
+        self._reports.decided(subject, old, self._document(plan, result), outcome)
 
     def _document(self, plan: Plan, result: Result | None) -> Document:
         scaler, decision = plan.workload.scaler, plan.decision
@@ -332,13 +367,6 @@ def _selector(target: TargetFacts) -> Selector | _Held:
         return parse_selector(target.selector)
     except ValueError as error:
         return _Held(inactive(Reason.INVALID_SELECTOR, str(error)))
-
-
-def _survivors(pods: Sequence[PodFacts], decision: Decision, target: TargetFacts) -> tuple[str, ...]:
-    """Name the pods that carry our mark although no shrink is under way."""
-    if decision.desired < target.replicas or target.status_replicas > target.replicas:
-        return ()
-    return tuple(pod.name for pod in pods if not pod.deleting and is_our_cost(pod.deletion_cost))
 
 
 def _planned(workload: Workload, decision: Decision, target: TargetFacts, pods: Sequence[PodFacts]) -> Planned | None:

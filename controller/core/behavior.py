@@ -6,6 +6,7 @@ part of the contract: a recommendation exactly one window old counts without ``b
 """
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 from controller.core.arithmetic import INT32_MAX, ceil32
@@ -46,6 +47,17 @@ def start(memory: Memory | None, current: int, now: float) -> Memory:
         tuple((min(at, now), value) for at, value in entries) for entries in dated
     )
     return Memory(recommendations, up_events, down_events, memory.scaled_to_zero)
+
+
+def resumed(memory: Memory, now: float) -> Memory:
+    """Go on after a time in which no size could be told: it counts in no stabilisation window.
+
+    All recommendations become as much younger as the newest one is old. Otherwise an outage as long as a window would
+    empty it, and the first reading after it would decide alone. Changes that were written keep their time.
+    """
+    newest = max((at for at, _ in memory.recommendations), default=now)
+    missed = max(0.0, now - newest)
+    return replace(memory, recommendations=tuple((at + missed, size) for at, size in memory.recommendations))
 
 
 def stabilize(policy: Policy, recommendations: Dated, current: int, proposal: int, now: float) -> Stable:

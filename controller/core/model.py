@@ -148,6 +148,15 @@ class Behavior:
     scale_down: ScalingRules
 
 
+class VictimOrder(StrEnum):
+    """In which order a target's pods go when it shrinks, as its kind has it."""
+
+    OURS = "ours"
+    """By the deletion costs that we write."""
+    HIGHEST_ORDINAL = "highest-ordinal"
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class GpuRules:
     """What is on only where the spec goes beyond autoscaling/v2: warming, quorum, never against the ratio."""
@@ -157,6 +166,7 @@ class GpuRules:
     max_startup_seconds: float = 900.0
     protect_above_utilization: int | None = None
     pick_victims: bool = True
+    victim_order: VictimOrder = VictimOrder.OURS
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ def decide_pool(
         memory=_remember(observation, view, memory, idle, outcome, now),
         mark=outcome.mark,
         release=outcome.release,
+        remove=outcome.remove,
         conditions=_conditions(policy, outcome, demand),
         trace=_trace(policy, observation, view, demand, growth, outcome),
     )

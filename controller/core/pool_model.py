@@ -69,10 +69,12 @@ class Node:
     ready: bool = True
     cordoned: bool = False
     marked: bool = False
-    """Carries the pool's victimMark with the value that this controller writes."""
+    """Carries the pool's victimMark as this controller writes it."""
     protected: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
+    foreign_mark: str = ""
+    """The pool's victimMark as somebody else wrote it: the provider may take the node, and it is not ours to free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +148,10 @@ class PoolTrace:
 class PoolDecision:
     """The result: ``desired`` is the absolute size.
 
-    ``mark`` are nodes to cordon and mark now (the size follows one tick later, if they are still empty),
-    ``release`` nodes whose cordon and mark by us are to be taken back. A node that the size was lowered for is
-    released only when the raised size has been seen: the provider never finds fewer marked nodes than it is to remove,
-    in whichever order size and marks are written, and whichever write fails.
+    ``mark`` are nodes to cordon and mark now (the size follows one tick later, if they are still empty), ``remove``
+    those that the size is lowered for, ``release`` those whose cordon and mark by us are to be taken back. A node that
+    the size was lowered for is released only when the raised size has been seen: the provider never finds fewer marked
+    nodes than it is to remove, in whichever order size and marks are written, and whichever write fails.
     """
 
     desired: int
@@ -158,5 +160,6 @@ class PoolDecision:
     memory: PoolMemory
     mark: tuple[str, ...] = ()
     release: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
     conditions: tuple[Condition, ...] = ()
     trace: PoolTrace = PoolTrace()

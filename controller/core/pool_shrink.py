@@ -13,6 +13,9 @@ from controller.core.model import Reason
 from controller.core.pool_model import Node, PoolMemory, PoolObservation, PoolPolicy
 from controller.core.pool_view import PoolView
 
+SETTLE_SECONDS = 1.0
+"""A pass may follow another at once; a pod that the scheduler bound before it saw the cordon needs time to be seen."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shrink:
@@ -48,16 +51,37 @@ def shrink(
         return Shrink(Reason.DEMAND_MET, "scaling down is switched off")
     if view.going:
         return Shrink(Reason.NODES_UNNEEDED, f"waits until the provider has removed {_names(view.going)}")
+    doubt = _doubt(observation, view)
+    if doubt:
+        return Shrink(Reason.VICTIM_NOT_NAMEABLE, doubt)
     if view.marked:
         return _finish(policy, observation, view, memory, now)
-    if observation.nodes and all(node.cordoned for node in observation.nodes):
+    if _whole_pool_cordoned(observation):
         return _all_cordoned(policy, observation, view, idle, now)
     return _begin(policy, observation, view, idle, now)
 
 
+def _whole_pool_cordoned(observation: PoolObservation) -> bool:
+    return bool(observation.nodes) and all(node.cordoned for node in observation.nodes)
+
+
+def _doubt(observation: PoolObservation, view: PoolView) -> str:
+    """Say why the provider could take another node than the one that is chosen; empty = it could not."""
+    uncounted = len(observation.nodes) - len(view.rescued) - observation.size
+    if uncounted > 0:
+        return (
+            f"nodeSelector matches {uncounted} nodes more than the pool's size, so that a chosen node may not be of "
+            "this pool: they are still going, or nodeSelector is too wide"
+        )
+    foreign = next((node for node in observation.nodes if node.foreign_mark), None)
+    if foreign is None or (_whole_pool_cordoned(observation) and not view.marked):
+        return ""
+    return f"{foreign.name} bears the mark {foreign.foreign_mark} of somebody else: the provider could take it instead"
+
+
 def _finish(policy: PoolPolicy, observation: PoolObservation, view: PoolView, memory: PoolMemory, now: float) -> Shrink:
     """Lower the size for the marked nodes: for all of them at once, or the provider could choose among them."""
-    fresh = [node.name for node in view.marked if memory.marked_at.get(node.name, now) >= now]
+    fresh = [node.name for node in view.marked if now - memory.marked_at.get(node.name, now) < SETTLE_SECONDS]
     if fresh:
         return Shrink(Reason.NODES_MARKED, f"{', '.join(fresh)} cordoned and marked; the size follows if still empty")
     names = tuple(node.name for node in view.marked)

@@ -4,9 +4,10 @@ Why it exists: left alone, a scale-down removes any pod. The least busy one shou
 taken for idle, and where a busy pod must not be removed the target shrinks by fewer.
 """
 
+from itertools import takewhile
 from typing import NamedTuple
 
-from controller.core.model import GpuRules, Observation, Pod
+from controller.core.model import GpuRules, Observation, Pod, VictimOrder
 from controller.core.pod_classes import ended
 
 
@@ -23,16 +24,33 @@ def choose(rules: GpuRules, observation: Observation, size: int) -> Chosen:
 
     First pods that do no work (pending, crashing, not ready), then by utilisation, then those whose utilisation is
     unknown. With ``protect_above_utilization`` (percent) a busier pod stays, and so does a ready one that is unknown.
-    Replicas that exist in the size alone, not yet as pods, go without a name.
+    Replicas that exist in the size alone, not yet as pods, go without a name; pods that exist beyond the size are on
+    their way out by an earlier shrink or a rollout, and are named too, or others would go in their place.
     """
     pods = [pod for pod in observation.pods if not ended(pod) and pod.phase != "Succeeded"]
-    unborn = max(0, observation.replicas - len(pods))
-    wanted = max(0, observation.replicas - size - unborn)
+    wanted = max(0, len(pods) - size)
     busy = observation.utilization
     ranked = sorted(pods, key=lambda pod: rank(pod, busy.get(pod.name)))
     protected = tuple(pod.name for pod in ranked if is_protected(pod, busy.get(pod.name), rules))
-    names = [pod.name for pod in ranked if pod.name not in protected][:wanted]
-    return Chosen(tuple(names), size + wanted - len(names), protected if len(names) < wanted else ())
+    names = able(rules.victim_order, ranked, set(protected))[:wanted]
+    remaining = min(observation.replicas, size + wanted - len(names))
+    return Chosen(tuple(names), remaining, protected if len(names) < wanted else ())
+
+
+def able(order: VictimOrder, ranked: list[Pod], protected: set[str]) -> list[str]:
+    """Name the pods that may go in the order in which they would. Where the kind has its own, nobody is passed over."""
+    if order is VictimOrder.OURS:
+        return [pod.name for pod in ranked if pod.name not in protected]
+    if order is VictimOrder.UNKNOWN:
+        return [] if protected else [pod.name for pod in ranked]
+    by_ordinal = sorted(ranked, key=ordinal, reverse=True)
+    return [pod.name for pod in takewhile(lambda pod: pod.name not in protected, by_ordinal)]
+
+
+def ordinal(pod: Pod) -> int:
+    """Give the number at the end of a StatefulSet's pod's name; -1 where there is none."""
+    end = pod.name.rpartition("-")[2]
+    return int(end) if end.isdecimal() else -1
 
 
 def rank(pod: Pod, utilization: int | None) -> tuple[int, int, float, str]:

@@ -111,14 +111,17 @@ class Exporters:
         exporter = self._known[url]
         if self._monotonic() < exporter.not_before:
             return {}
+        asked_at = self._clock()
         try:
             answer = await fetch(session, exporter.url, deadline_seconds=self._deadline_seconds)
             if answer.status == 404 and exporter.url.endswith(_NATIVE):
                 # another exporter than ours has only the one page
                 exporter.url = exporter.url.removesuffix(_NATIVE)
+                asked_at = self._clock()
                 answer = await fetch(session, exporter.url, deadline_seconds=self._deadline_seconds)
             _check(answer)
-            page = read_page(answer.body, self._clock() - answer.age_seconds(), exporter.labels)
+            # as old as it can be: the process may have been stopped between the answer and this line
+            page = read_page(answer.body, asked_at - answer.age_seconds(), exporter.labels)
         except (FetchError, NotMetricsError) as error:
             slow = isinstance(error, FetchError) and error.slow
             exporter.failed(str(error), self._monotonic(), slow=slow)

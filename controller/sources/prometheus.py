@@ -130,6 +130,7 @@ class PrometheusServers:
         return result
 
     async def _send(self, server: Server, query: str) -> QueryResult:
+        asked_at = self._clock()
         try:
             session = self._session(server)
             url, form = _request(server.url, query)
@@ -141,7 +142,7 @@ class PrometheusServers:
         except FetchError as error:
             pause = _SLOW_PAUSE_SECONDS if error.slow else 0.0
             return Fault("Unreachable", f"server {server.name}: {error}", pause)
-        return read_answer(server.name, answer, self._clock())
+        return read_answer(server.name, answer, asked_at)
 
     def _session(self, server: Server) -> aiohttp.ClientSession:
         session = self._sessions.get(server.name)

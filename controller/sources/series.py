@@ -38,6 +38,10 @@ class GpuValues:
     at: float
     values: dict[Fact, int] = field(default_factory=dict)
     rejected: dict[Fact, str] = field(default_factory=dict)
+    node: str = ""
+    """The node that the series name, "" where they name none."""
+    unknown: str = ""
+    """Why the exporter, which knows the holder, says nothing of its use."""
 
 
 class _Labels(NamedTuple):
@@ -46,6 +50,8 @@ class _Labels(NamedTuple):
     container: str
     gpu: str
     board: str
+    node: str
+    reason: str
 
 
 # name -> (fact, whether the series names its container); the catalogue's contract test compares the aom names
@@ -61,7 +67,10 @@ BOARD_SERIES: Mapping[bytes, Fact] = {
     b"aom_node_gpu_power_watts": Fact.POWER,
     b"DCGM_FI_DEV_POWER_USAGE": Fact.POWER,
 }
-_PREFIXES = (b"aom_container_gpu_", b"aom_node_gpu_power_watts", b"DCGM_FI_DEV_")
+_ATTRIBUTION = b"gpuscale_container_attribution"
+"""0 for a device that a container holds and of which nothing is published: the GPUs that are missing in the others."""
+_NO_GPU = "unknown_device"
+_PREFIXES = (b"aom_container_gpu_", b"aom_node_gpu_power_watts", b"DCGM_FI_DEV_", _ATTRIBUTION)
 _NAMES = {**CONTAINER_SERIES, **BOARD_SERIES}
 
 # above these a value is a driver's blank or garbage, not a reading
@@ -92,7 +101,7 @@ def read_page(body: bytes, at: float, cache: LabelCache | None = None) -> dict[H
     labels_of: LabelCache = {} if cache is None else cache
     _trim(labels_of)
     found: dict[Holder, GpuValues] = {}
-    boards: dict[str, int | str] = {}
+    boards: dict[str, _Board] = {}
     for line in body.split(b"\n"):
         if line.startswith(_PREFIXES):
             _take(line, at, labels_of, found, boards)
@@ -116,11 +125,12 @@ def _trim(cache: LabelCache) -> None:
 
 
 def _take(
-    line: bytes, at: float, cache: LabelCache, found: dict[Holder, GpuValues], boards: dict[str, int | str]
+    line: bytes, at: float, cache: LabelCache, found: dict[Holder, GpuValues], boards: "dict[str, _Board]"
 ) -> None:
     opening, closing = line.find(b"{"), line.rfind(b"}")
-    fact = _NAMES.get(line[:opening])
-    if fact is None or closing < opening:
+    name = line[:opening]
+    fact = _NAMES.get(name)
+    if (fact is None and name != _ATTRIBUTION) or closing < opening:
         return
     raw = line[opening + 1 : closing]
     if raw not in cache:
@@ -128,14 +138,27 @@ def _take(
     labels = cache[raw]
     if labels is None:
         return
+    if fact is None:
+        _take_attribution(labels, line[closing + 1 :], at, found)
+        return
     reading = _reading(fact, line[closing + 1 :])
     if fact is Fact.POWER:
-        boards[labels.board] = reading
-    if labels.pod and labels.namespace and labels.gpu:
-        holder = Holder(labels.namespace, labels.pod, labels.container, labels.gpu)
-        entry = found.setdefault(holder, GpuValues(at))
+        boards[labels.board] = _Board(reading, names_pod=bool(labels.pod))
+    if labels.pod and labels.namespace:
+        entry = found.setdefault(_holder(labels), GpuValues(at, node=labels.node))
         if fact is not Fact.POWER:
             _put(entry, fact, reading)
+
+
+def _holder(labels: _Labels) -> Holder:
+    return Holder(labels.namespace, labels.pod, labels.container, labels.gpu)
+
+
+def _take_attribution(labels: _Labels, rest: bytes, at: float, found: dict[Holder, GpuValues]) -> None:
+    """Note a device that is held and says nothing; other vendors' devices are no GPU and say nothing of one."""
+    if rest.split()[:1] not in ([b"0"], [b"0.0"]) or (labels.reason == _NO_GPU and not labels.gpu.startswith("GPU-")):
+        return
+    found.setdefault(_holder(labels), GpuValues(at, node=labels.node)).unknown = labels.reason or "not published"
 
 
 def _put(entry: GpuValues, fact: Fact, reading: int | str) -> None:
@@ -166,6 +189,8 @@ def _parse_labels(raw: bytes) -> "_Labels | None":
         pairs.get("exported_container") or pairs.get("container", ""),
         f"{board}/{instance}" if instance else board,
         board,
+        pairs.get("node", ""),
+        pairs.get("reason", ""),
     )
 
 
@@ -202,14 +227,25 @@ def _derive_capacity(entry: GpuValues) -> None:
         entry.values.setdefault(Fact.MEMORY_CAPACITY, used + free)
 
 
-def _attribute_boards(found: dict[Holder, GpuValues], boards: dict[str, int | str]) -> None:
-    """Give a board's power to its container, only where that container alone holds the whole board."""
+class _Board(NamedTuple):
+    """A board's power, and whether the series itself named the pod that holds the board."""
+
+    power: int | str
+    names_pod: bool
+
+
+def _attribute_boards(found: dict[Holder, GpuValues], boards: dict[str, _Board]) -> None:
+    """Give a board's power to its container, only where that container alone holds the whole board.
+
+    One holder on the page is no proof: of a time-sliced GPU others may hold the rest. Our exporter says a memory
+    capacity only of a container that holds the GPU alone.
+    """
     holders: dict[str, list[Holder]] = {}
     for holder in found:
         holders.setdefault(holder.gpu.partition("/")[0], []).append(holder)
-    for board, reading in boards.items():
+    for board, (power, names_pod) in boards.items():
         sharing = holders.get(board, [])
         for holder in sharing:
-            alone = len(sharing) == 1 and holder.gpu == board
-            shared = f"the board's power is shared by {max(2, len(sharing))} holders"
-            _put(found[holder], Fact.POWER, reading if alone else shared)
+            exclusive = names_pod or Fact.MEMORY_CAPACITY in found[holder].values
+            alone = len(sharing) == 1 and holder.gpu == board and exclusive
+            _put(found[holder], Fact.POWER, power if alone else "the board's power is shared by several holders")

@@ -1,5 +1,6 @@
 """Floors raise, idleness is proven before 0, and the least busy pod goes."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from controller.core.model import (
     RatePolicy,
     Reason,
     ScalingRules,
+    VictimOrder,
 )
 from tests.core.world import (
     FREE,
@@ -167,3 +169,24 @@ def test_no_victims_are_chosen_where_the_spec_wants_none() -> None:
     policy = gpu_policy(QUEUE, rules=GpuRules(pick_victims=False), tolerance=0.0)
     decision = decide(policy, observation, Memory(), NOW)
     assert (decision.desired, decision.victims) == (1, ())
+
+
+def test_a_kind_that_removes_the_highest_ordinal_shrinks_only_down_to_the_first_busy_pod() -> None:
+    rules = GpuRules(protect_above_utilization=20, victim_order=VictimOrder.HIGHEST_ORDINAL)
+    idle = {f"p-{index}": 0 for index in range(12)} | {"p-9": 90_000}
+    pods = tuple(ready(name) for name in idle)
+    chosen = victims.choose(rules, Observation(12, 12, pods, (), idle), 1)
+    assert chosen == (("p-11", "p-10"), 10, ("p-9",))
+
+
+def test_a_kind_whose_choice_is_unknown_shrinks_only_where_nobody_is_protected() -> None:
+    rules = GpuRules(protect_above_utilization=20, victim_order=VictimOrder.UNKNOWN)
+    busy = Observation(3, 3, fleet(3), (), {"p0": 0, "p1": 0, "p2": 90_000})
+    assert victims.choose(rules, busy, 1).size == 3
+    assert victims.choose(rules, replace(busy, utilization=dict.fromkeys(("p0", "p1", "p2"), 0)), 1).size == 1
+
+
+def test_pods_that_an_earlier_shrink_still_has_to_remove_are_named_again_beside_the_next() -> None:
+    observation = Observation(2, 3, fleet(3), (), {"p0": 1000, "p1": 2000, "p2": 90_000})
+    assert victims.choose(GpuRules(), observation, 1) == (("p0", "p1"), 1, ())
+    assert victims.choose(GpuRules(protect_above_utilization=0), observation, 1).size == 2

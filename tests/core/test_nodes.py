@@ -419,3 +419,36 @@ def test_a_size_above_the_maximum_is_not_cut_through_busy_nodes() -> None:
     decision = decide(seen(2, node("n1", 8000), node("n2", 8000)), policy=replace(POLICY, max_nodes=1))
     assert decision.desired == 2
     assert conditions(decision)["ScalingLimited"] == ("True", Reason.POOL_AT_MAXIMUM)
+
+
+# --- when the provider could take another node ----------------------------------------------------------------------
+
+
+def test_more_nodes_than_the_size_are_a_doubt_in_which_nothing_is_marked_or_removed() -> None:
+    nodes = tuple(node(name) for name in ("n1", "n2", "n3"))
+    decision = decide(seen(2, *nodes), quiet("n1", "n2", "n3"))
+    assert (decision.desired, decision.mark, decision.reason) == (2, (), Reason.VICTIM_NOT_NAMEABLE)
+    assert "1 nodes more than the pool's size" in decision.sentence
+
+
+@pytest.mark.parametrize("cordoned", [True, False])
+def test_a_mark_by_somebody_else_is_neither_freed_nor_followed_and_stops_a_shrink(*, cordoned: bool) -> None:
+    theirs = node("n1", foreign_mark="x/remove=yes", cordoned=cordoned)
+    decision = decide(seen(3, theirs, node("n2"), node("n3", 8000)), quiet("n1", "n2"))
+    assert (decision.desired, decision.mark, decision.release) == (3, (), ())
+    assert decision.reason is Reason.VICTIM_NOT_NAMEABLE
+    assert "n1 bears the mark x/remove=yes" in decision.sentence
+
+
+def test_a_busy_node_that_somebody_else_cordoned_and_marked_stays_as_it_is() -> None:
+    theirs = node("n1", 8000, foreign_mark="x/remove=true", cordoned=True)
+    decision = decide(seen(2, theirs, node("n2", 8000)))
+    assert (decision.desired, decision.mark, decision.release) == (2, (), ())
+
+
+def test_a_pass_that_follows_at_once_does_not_yet_remove_what_was_just_marked() -> None:
+    nodes = (node("n1", cordoned=True, marked=True), node("n2", 8000))
+    just = PoolMemory(quiet("n1").unneeded_since, {"n1": NOW - 0.2})
+    assert decide(seen(2, *nodes), just).desired == 2
+    settled = decide(seen(2, *nodes), just, now=NOW + 1)
+    assert (settled.desired, settled.remove) == (1, ("n1",))

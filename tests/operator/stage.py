@@ -32,8 +32,8 @@ LONG_SECONDS = float(os.environ.get("GPUSCALE_TEST_PATIENCE", "40"))
 Usage = dict[str, float | str]
 
 
-def line(pod: str, value: float | str, namespace: str = "ml") -> str:
-    labels = f'node="n1",uuid="GPU-{pod}",model="H100",namespace="{namespace}",pod="{pod}",container="server"'
+def line(pod: str, value: float | str, namespace: str = "ml", node: str = "n1") -> str:
+    labels = f'node="{node}",uuid="GPU-{pod}",model="H100",namespace="{namespace}",pod="{pod}",container="server"'
     return f"aom_container_gpu_usage{{{labels}}} {value}\n"
 
 
@@ -72,6 +72,8 @@ class Stage:
     folder: Path
     store: Store = field(default_factory=Store)
     usage: Usage = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)
+    """pod -> the node that its series name, where that isn't n1."""
     operators: list[Running] = field(default_factory=list)
     writes: list[tuple[str, str, str]] = field(default_factory=list)
     """(method, path, user agent) of every write that the API got."""
@@ -119,7 +121,9 @@ class Stage:
         return await handler(request)
 
     def page(self) -> str:
-        return "# all\n" + "".join(line(pod, value) for pod, value in self.usage.items())
+        return "# all\n" + "".join(
+            line(pod, value, node=self.nodes.get(pod, "n1")) for pod, value in self.usage.items()
+        )
 
     async def run(self, *flags: str, exporter: str = "", tick: str = "0.3") -> Running:
         """Start an operator; ``exporter`` is an address that replaces the exporters' pods."""
@@ -162,7 +166,7 @@ class Stage:
         container = {"name": "server", "image": "x", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
         spec: Object = {"containers": [container]}
         if node:
-            spec["nodeName"] = node
+            spec["nodeName"] = self.nodes[name] = node
         meta = {"name": name, "namespace": "ml", "labels": {"app": app}}
         await self._create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
         await self._client.patch(POD, name, {"status": _pod_status(node, ready=ready)}, "ml", subresource="status")

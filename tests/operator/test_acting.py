@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controller.act import Actor, Subject, Wrote, is_our_cost
+from controller.act import Actor, Subject, Wrote
 from controller.cluster import Conflict, Kind, Object, Scale, Unreachable
 from controller.core.model import Reason
 from controller.facts import HpaFacts
@@ -15,6 +15,7 @@ from controller.pools.known import known_providers
 from controller.pools.scale import ScaleProvider
 from controller.status import Document
 from controller.status_desk import StatusDesk
+from controller.victim_marks import is_our_cost
 from controller.view import WORKLOADS
 
 SUBJECT = Subject(WORKLOADS, "ml", "llm", "uid-1")
@@ -99,7 +100,7 @@ async def test_without_the_lead_nothing_is_written_at_all() -> None:
         await made.resize_pool(provider, "p", 4, 6),
         await made.mark_victims("ml", ["a"]),
         await made.clear_victims("ml", ["a"]),
-        await made.mark_node("n", mark),
+        await made.mark_node("n", mark, "p"),
         await made.release_node("n", mark),
         await made.write_status(SUBJECT, {}),
         await made.tell(SUBJECT, Reason.NO_ATTRIBUTION, "x"),

@@ -85,6 +85,9 @@ class Round:
     def forget_all(self) -> None:
         self._noting.forget_all()
 
+    def missed(self) -> None:
+        self._noting.step("missed")
+
 
 class Plan:
     planned = "three more pods"
@@ -139,10 +142,10 @@ async def test_a_process_that_does_not_lead_forgets_and_decides_nothing() -> Non
     assert set(await stand.one_pass()) == {"forget"}
 
 
-async def test_a_view_that_is_no_longer_renewed_is_a_hold() -> None:
+async def test_a_view_that_is_no_longer_renewed_is_a_hold_and_no_time_of_a_window() -> None:
     stand = Stand()
     stand.view.silent = STALE_VIEW_SECONDS + 1
-    assert await stand.one_pass() == []
+    assert await stand.one_pass() == ["missed"]
 
 
 async def test_a_wake_brings_a_pass_before_the_tick_and_a_stop_ends_the_run() -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -211,9 +212,12 @@ def bound(name: str, on: str, *, daemon: bool = False, phase: str = "Running", g
     return pod_facts({"metadata": meta, "spec": {"nodeName": on, "containers": containers}, "status": {"phase": phase}})
 
 
+OURS = {"x/remove": "true", "gpuscale.dev/marked-by": "a"}
+
+
 def test_a_node_counts_what_pods_ask_for_and_only_pods_that_keep_it() -> None:
     spec_ = pool_spec(victimMark={"annotation": "x/remove"})
-    nodes = [node_facts(node("n1", annotations={"x/remove": "true"})), node_facts(node("n2", labels={"pool": "b"}))]
+    nodes = [node_facts(node("n1", annotations=OURS)), node_facts(node("n2", labels={"pool": "b"}))]
     index = PodIndex([bound("a", "n1"), bound("d", "n1", daemon=True), bound("e", "n1", phase="Succeeded")])
     mine = pool_nodes(spec_, nodes)
     (seen,) = observe_pool(spec_, 1, mine, index, [], []).nodes
@@ -221,10 +225,11 @@ def test_a_node_counts_what_pods_ask_for_and_only_pods_that_keep_it() -> None:
     assert seen.requested == {"cpu": 2000, "nvidia.com/gpu": 1000}
 
 
-def test_a_mark_of_another_value_is_not_ours() -> None:
-    spec_ = pool_spec(victimMark={"annotation": "x/remove", "value": "gpuscale"})
-    mine = [node_facts(node("n1", annotations={"x/remove": "true"}))]
-    assert not observe_pool(spec_, 1, mine, PodIndex([]), [], []).nodes[0].marked
+@pytest.mark.parametrize("annotations", [{"x/remove": "yes", "gpuscale.dev/marked-by": "a"}, {"x/remove": "true"}])
+def test_a_mark_of_another_value_or_without_our_signature_is_somebody_elses(annotations: dict[str, str]) -> None:
+    spec_ = pool_spec(victimMark={"annotation": "x/remove"})
+    (seen,) = observe_pool(spec_, 1, [node_facts(node("n1", annotations=annotations))], PodIndex([]), [], []).nodes
+    assert (seen.marked, seen.foreign_mark) == (False, f"x/remove={annotations['x/remove']}")
 
 
 def test_the_template_is_learned_from_the_youngest_node_with_gpus_less_what_daemons_take() -> None:
@@ -256,3 +261,41 @@ def test_equal_pods_are_one_class_with_a_few_names() -> None:
     (pending,), (planned,) = observation.pending, observation.planned
     assert (pending.count, pending.names) == (5, ("ml/p0", "ml/p1", "ml/p2"))
     assert (planned.count, planned.names) == (2, ("Deployment ml/x",))
+
+
+def on(node_name: str, entry: HeldGpu) -> HeldGpu:
+    entry.values.node = node_name
+    return entry
+
+
+def test_series_of_a_pod_of_the_same_name_on_another_node_are_not_the_pods() -> None:
+    moved = replace(pod("a"), node="n2")
+    elsewhere = readings(a=[on("n1", held(UTILIZATION=0))])
+    observation = observed(spec(gpu()), elsewhere, moved)
+    (reading,) = observation.readings
+    assert isinstance(reading, PodValues)
+    assert reading.rejected == {"a": "its series name node n1, the pod is on n2"}
+    assert observation.utilization == {}
+    both = readings(a=[on("n1", held(UTILIZATION=0)), on("n2", held(UTILIZATION=70_000))])
+    assert values(observed(spec(gpu()), both, moved)) == {"a": 70_000}
+
+
+def test_a_sample_from_before_the_pod_started_is_of_an_earlier_pod_of_that_name() -> None:
+    reborn = replace(pod("a"), started_at=100.0, created_at=99.0)
+    observation = observed(spec(gpu()), readings(a=[held(at=99.5, UTILIZATION=0)]), reborn, pod("b"))
+    assert observation.utilization == {}
+    assert values(observed(spec(gpu()), readings(a=[held(at=100.0, UTILIZATION=5)]), reborn)) == {"a": 5}
+
+
+def test_a_start_far_in_the_future_says_that_clocks_differ_and_not_that_samples_are_old() -> None:
+    ahead = replace(pod("a"), started_at=3700.0)
+    assert values(observed(spec(gpu()), readings(a=[held(at=100.0, UTILIZATION=5)]), ahead)) == {"a": 5}
+
+
+def test_a_pod_of_which_one_gpu_is_lost_has_no_value_rather_than_a_smaller_one() -> None:
+    lost = held(uuid="GPU-b")
+    lost.values.unknown = "gpu_absent"
+    observation = observed(spec(gpu()), readings(a=[held(UTILIZATION=1), lost]), pod("a"))
+    (reading,) = observation.readings
+    assert isinstance(reading, PodValues)
+    assert (dict(reading.samples), reading.rejected) == ({}, {"a": "utilization of GPU-b: gpu_absent"})

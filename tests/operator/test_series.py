@@ -151,3 +151,44 @@ def test_values_are_the_same_with_a_cache_kept_between_pages() -> None:
     assert (first[A].values, second[A].values) == ({Fact.UTILIZATION: 5000}, {Fact.UTILIZATION: 6000})
     assert len(cache) == 1
     assert math.isclose(second[A].at, 2.0)
+
+
+ATTRIBUTION = b'node="n1",uuid="GPU-b",namespace="ml",pod="llm-0",container="server",reason='
+
+
+def test_a_device_that_is_held_and_says_nothing_is_a_gpu_of_the_pod_whose_values_are_unknown() -> None:
+    found = read_page(
+        page(
+            b"aom_container_gpu_usage{" + LABELS + b"} 3",
+            b"gpuscale_container_attribution{" + ATTRIBUTION + b'"gpu_absent"} 0',
+        ),
+        at=1.0,
+    )
+    lost = found[A._replace(gpu="GPU-b")]
+    assert (lost.values, lost.unknown, lost.node) == ({}, "gpu_absent", "n1")
+
+
+def test_a_device_that_is_published_or_no_gpu_is_not_counted_as_a_gpu() -> None:
+    nic = ATTRIBUTION.replace(b"GPU-b", b"0000:3b:00.0")
+    assert (
+        read_page(
+            page(
+                b"gpuscale_container_attribution{" + ATTRIBUTION + b'""} 1',
+                b"gpuscale_container_attribution{" + nic + b'"unknown_device"} 0',
+            ),
+            at=1.0,
+        )
+        == {}
+    )
+
+
+def test_a_boards_power_is_not_given_to_a_holder_that_is_not_known_to_hold_it_alone() -> None:
+    found = read_page(
+        page(
+            b"aom_container_gpu_usage{" + LABELS + b"} 3",
+            b'aom_node_gpu_power_watts{node="n1",uuid="GPU-a",model="H100"} 300',
+        ),
+        at=1.0,
+    )
+    assert Fact.POWER not in found[A].values
+    assert "shared" in found[A].rejected[Fact.POWER]

@@ -129,6 +129,7 @@ def test_by_a_restart_a_window_gets_longer_and_never_shorter() -> None:
 def test_a_time_in_the_future_counts_as_now() -> None:
     loaded = load_memory(document(), NOW - 1000)
     assert loaded is not None
+    assert len(loaded.recommendations) == 2
     assert {at for at, _ in loaded.recommendations + loaded.up_events + loaded.down_events} == {NOW - 1000}
 
 
@@ -144,6 +145,32 @@ def test_a_time_in_the_future_counts_as_now() -> None:
 )
 def test_a_wrecked_memory_is_no_memory_and_no_error(wrecked: dict[str, Any]) -> None:
     assert load_memory(wrecked, NOW) in (None, Memory())
+
+
+def test_where_all_recommendations_are_lost_the_window_begins_with_the_last_known_size() -> None:
+    wrecked = document() | {"memory": {"recommendations": "gone", "upEvents": []}}
+    assert load_memory(wrecked, NOW) == Memory(recommendations=((NOW, 4),))
+
+
+@pytest.mark.parametrize("number", [-5, True, 10**400, 2.5, "3", None])
+def test_numbers_that_no_operator_writes_are_left_out_of_a_memory(number: object) -> None:
+    rows = [{"time": timestamp(NOW), "change": number}, {"time": timestamp(NOW), "change": 2}]
+    loaded = load_memory({"memory": {"downEvents": rows}}, NOW)
+    assert loaded is not None
+    assert loaded.down_events == ((NOW, 2),)
+
+
+def test_a_time_of_decision_that_moved_on_without_recommendations_shortens_no_window() -> None:
+    held = document() | {"decision": {"time": timestamp(NOW + 3600)}}
+    loaded = load_memory(held, NOW + 3600)
+    assert loaded is not None
+    assert loaded.recommendations == ((NOW + 3540, 5), (NOW + 3600, 4))
+
+
+def test_that_a_size_of_0_is_ours_survives_a_restart() -> None:
+    ours = replace(MEMORY, scaled_to_zero=True)
+    loaded = load_memory(workload_document({}, decision(), OBSERVATION, ours, MOMENT), NOW)
+    assert loaded == ours
 
 
 def changed(**fields: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import aiohttp
 import kopf
 
 from controller.api_errors import one_line
-from controller.cluster import ApiError, Cluster, Kind
+from controller.cluster import ApiError, Cluster, Kind, NotFound
 from controller.registry import Registry
 from controller.stores import Backoff
 
@@ -48,6 +48,7 @@ class Shell:
         self._clock = clock
         self._live_at = {kind.path(): clock() for kind in self._kinds}
         self._stopping = False
+        self._kinds_missing = False
         self._operator_loop: asyncio.AbstractEventLoop | None = None
         self._stop_flag: asyncio.Event | None = None
         self._relogin = Backoff()
@@ -82,7 +83,12 @@ class Shell:
             log.warning("kopf did not end within %g s; its thread ends with the process", timeout_seconds)
 
     def live_watch_age(self, now: float | None = None) -> float:
-        """Seconds since Kopf's watch of any kind was last opened: about 30 while all is well, of the worst kind."""
+        """Seconds since Kopf's watch of any kind was last opened: about 30 while all is well, of the worst kind.
+
+        0 while the definitions are known to be missing: there is nothing to watch, and no restart would bring them.
+        """
+        if self._kinds_missing:
+            return 0.0
         return max(0.0, (self._clock() if now is None else now) - min(self._live_at.values()))
 
     async def _start_when_served(self) -> None:
@@ -93,11 +99,14 @@ class Shell:
                 try:
                     await self._cluster.resolve(kind.api_version, kind.kind)
                 except ApiError as error:
+                    self._kinds_missing = isinstance(error, NotFound)
                     wait = backoff.next()
                     log.warning("waiting for %s, again in %.1f s: %s", kind.resource, wait, error)
                     await asyncio.sleep(wait)
                 else:
                     break
+        if self._kinds_missing:
+            self._kinds_missing, self._live_at = False, dict.fromkeys(self._live_at, self._clock())
         self._thread.start()
 
     def _run(self) -> None:
@@ -179,8 +188,14 @@ class Shell:
     async def _answered(
         self, _session: aiohttp.ClientSession, _context: SimpleNamespace, end: aiohttp.TraceRequestEndParams
     ) -> None:
-        """See what Kopf asks: an opened watch is a sign of life; a list may have passed over what has vanished."""
-        if end.url.path not in self._live_at or end.response.status != 200:
+        """See what Kopf asks: an opened watch is a sign of life; a list may have passed over what has vanished.
+
+        404 means that a definition was deleted, and all scalers of its kind with it.
+        """
+        if end.url.path not in self._live_at or end.response.status not in (200, 404):
+            return
+        if end.response.status == 404:
+            self._tell(self._registry.reconcile_soon)
             return
         if end.url.query.get("watch"):
             self._live_at[end.url.path] = self._clock()

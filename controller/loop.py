@@ -89,8 +89,10 @@ class Loop:
 
     async def _pass_once(self) -> None:
         if not self._view.synced:
-            self._say_once("waiting for the first full lists: " + ", ".join(self._view.unsynced()))
+            self._say_once("waiting for full lists: " + ", ".join(self._view.unsynced()))
+            self._workloads.missed()
             return
+        self._said = ""
         if not self._is_leader():
             self._forget()
             return

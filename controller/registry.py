@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.cluster import ApiError, Cluster, Kind, Object
+from controller.cluster import ApiError, Cluster, Kind, NotFound, Object
 from controller.stores import Backoff, Key, key_of
 
 RECONCILE_SECONDS = 300.0
@@ -195,6 +195,10 @@ class Registry:
         scalers.begin_list()
         try:
             items = (await self._cluster.list(scalers.kind)).items
+        except NotFound:
+            # the definition is gone, and who knows what of its objects: none of them may be acted on
+            scalers.synced = False
+            raise
         finally:
             scalers.end_list(items)
 

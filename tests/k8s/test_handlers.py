@@ -190,3 +190,25 @@ def test_kopf_never_runs_out_of_patience() -> None:
     assert len(first) == 500
     assert max(first) <= 15
     assert len(set(first[-50:])) > 10, "not all at one beat"
+
+
+async def test_while_the_definitions_are_missing_no_watch_is_called_dead(api: ScriptedApi, cluster: Cluster) -> None:
+    now = [1000.0]
+    shell = Shell(cluster, Registry(cluster, [WORKLOAD, POOL]), clock=lambda: now[0])
+    shell.start()
+    await until(lambda: api.count("GET", "/apis/gpuscale.dev/v1alpha1"))
+    now[0] = 2000.0
+    await until(lambda: shell.live_watch_age() == 0)
+    await shell.stop()
+
+
+async def test_a_list_that_finds_no_definition_has_the_registry_look_for_itself(
+    api: ScriptedApi, registry: Registry, shell: Shell
+) -> None:
+    registry.start()
+    await until(lambda: registry.synced and api.count("GET", WORKLOAD.path(), watch=True))
+    api.kinds.pop("/apis/gpuscale.dev/v1alpha1")
+    api.down = status(404, "NotFound", "the server could not find the requested resource")
+    await api.end_watches()
+    await until(lambda: not registry.synced)
+    await registry.stop()

@@ -6,7 +6,7 @@ import json
 import pytest
 from aiohttp import web
 
-from controller.cluster import Cluster, Kind, Object
+from controller.cluster import Cluster, Kind, NotFound, Object
 from controller.registry import Registry, Scalers
 from tests.k8s.scripted import ScriptedApi, status, until
 
@@ -208,3 +208,18 @@ async def test_ghosts_go_with_the_periodic_list(api: ScriptedApi, cluster: Clust
 def test_a_manifest_is_plain_data(scalers: Scalers) -> None:
     scalers.take("ADDED", scaler("a"))
     assert json.loads(json.dumps(scalers.entries[A].manifest)) == scalers.entries[A].manifest
+
+
+async def test_a_kind_that_is_served_no_more_is_not_synced_until_it_is_listed_again(
+    api: ScriptedApi, cluster: Cluster
+) -> None:
+    await api.put(PATH, scaler("a"))
+    registry = Registry(cluster, [KIND])
+    await registry.reconcile()
+    assert registry.synced
+    api.once("GET", PATH, status(404, "NotFound"))
+    with pytest.raises(NotFound):
+        await registry.reconcile()
+    assert not registry.synced
+    await registry.reconcile()
+    assert registry.synced

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from controller.cluster import EVENT, NODE, POD, ApiError, Cluster, Kind, Object
 from controller.crds import definitions
-from controller.sandbox.api import build_app, kubeconfig, serve
+from controller.sandbox.api import FAULTS, build_app, kubeconfig, serve
 from controller.sandbox.store import Store
 from controller.view import HPA, POOLS, WORKLOADS
 from tests.operator.scripted import Scripted, serving
@@ -75,6 +75,8 @@ class Stage:
     nodes: dict[str, str] = field(default_factory=dict)
     """pod -> the node that its series name, where that isn't n1."""
     operators: list[Running] = field(default_factory=list)
+    silent: bool = False
+    """The watch of pods is accepted and says nothing."""
     writes: list[tuple[str, str, str]] = field(default_factory=list)
     """(method, path, user agent) of every write that the API got."""
 
@@ -94,6 +96,7 @@ class Stage:
 
     async def up(self) -> None:
         app = build_app(self.store)
+        self.faults = app[FAULTS]
         app.middlewares.append(self._noting)
         self._runner, self.url = await serve(app, "127.0.0.1", self._port)
         self._port = int(self.url.rpartition(":")[2])
@@ -118,6 +121,8 @@ class Stage:
     ) -> web.StreamResponse:
         if request.method not in ("GET", "HEAD"):
             self.writes.append((request.method, request.path, request.headers.get("User-Agent", "")))
+        if self.silent and "watch" in request.query and request.path.endswith("/pods"):
+            return await _silence(request)
         return await handler(request)
 
     def page(self) -> str:
@@ -260,6 +265,13 @@ class Stage:
             return await _passes(running) >= start + number
 
         await eventually(enough)
+
+
+async def _silence(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    await asyncio.Event().wait()
+    return response
 
 
 def condition_of(status: Object, kind: str) -> tuple[str, str, str]:

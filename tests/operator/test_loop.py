@@ -133,7 +133,7 @@ async def test_workloads_are_decided_before_pools_which_get_what_is_planned() ->
 async def test_nothing_happens_before_every_copy_is_whole() -> None:
     stand = Stand()
     stand.view.synced = False
-    assert await stand.one_pass() == []
+    assert await stand.one_pass() == ["missed"]
 
 
 async def test_a_process_that_does_not_lead_forgets_and_decides_nothing() -> None:

@@ -49,7 +49,8 @@ class PoolView:
 def look(policy: PoolPolicy, observation: PoolObservation, memory: PoolMemory, now: float) -> PoolView:
     """Sort the nodes out. Every ready node works where no template is known."""
     lowered = _lowered(observation, memory, now)
-    lowered_to = observation.size if memory.lowered_to is None else memory.lowered_to
+    explained = memory.lowered_to is not None and any(name in memory.lowered_at for name in lowered)
+    lowered_to = memory.lowered_to if explained and memory.lowered_to is not None else observation.size
     kept = _kept(policy, observation, lowered, lowered_to, now)
     groups: dict[str, list[Node]] = {}
     for node in sorted(observation.nodes, key=lambda n: n.name):

@@ -452,3 +452,9 @@ def test_a_pass_that_follows_at_once_does_not_yet_remove_what_was_just_marked() 
     assert decide(seen(2, *nodes), just).desired == 2
     settled = decide(seen(2, *nodes), just, now=NOW + 1)
     assert (settled.desired, settled.remove) == (1, ("n1",))
+
+
+def test_a_remembered_size_without_the_nodes_it_was_lowered_for_says_nothing() -> None:
+    nodes = (node("n1", cordoned=True, marked=True), node("n2"), node("n3"))
+    decision = decide(seen(2, *nodes), PoolMemory(lowered_to=0))
+    assert (decision.desired, decision.release) == (2, ())

@@ -29,7 +29,7 @@ class Noting:
     def fault(self, subject: Any, _on_server: Any, _generation: int, fault: Exception) -> None:
         self.faults.append((subject.name, f"{fault}"))
 
-    async def tell_news(self) -> None:
+    def tell_news(self) -> None:
         self.told += 1
 
 

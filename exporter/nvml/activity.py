@@ -13,6 +13,7 @@ from exporter.nvml.calls import Absent, GpuCalls
 from exporter.readings import AbsentReason
 
 METRICS: Mapping[str, int | None] = {
+    "graphics_active_ratio": getattr(pynvml, "NVML_GPM_METRIC_GRAPHICS_UTIL", None),
     "sm_active_ratio": getattr(pynvml, "NVML_GPM_METRIC_SM_UTIL", None),
     "sm_occupancy_ratio": getattr(pynvml, "NVML_GPM_METRIC_SM_OCCUPANCY", None),
     "tensor_active_ratio": getattr(pynvml, "NVML_GPM_METRIC_ANY_TENSOR_UTIL", None),

@@ -74,7 +74,13 @@ def test_a_driver_of_470_is_read_by_its_old_calls(fake: FakeDriver, reader: Any)
     assert reading.fault is None
     assert reading.memory_used_bytes == (40_000 + 551) * MIB  # that call counts the driver's share as used
     assert reading.memory_reserved_bytes is None
-    activity = ("sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio", "dram_active_ratio")
+    activity = (
+        "graphics_active_ratio",
+        "sm_active_ratio",
+        "sm_occupancy_ratio",
+        "tensor_active_ratio",
+        "dram_active_ratio",
+    )
     assert reading.absent == dict.fromkeys(("memory_reserved_bytes", *activity), AbsentReason.NOT_SUPPORTED)
     assert reading.temperature_celsius == 61
     assert reading.processes == (ProcessReading(7, uuid(0), 5 * MIB, 3.0),)

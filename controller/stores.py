@@ -184,10 +184,18 @@ class Store(Generic[T]):
             silence_seconds=self._silence_seconds,
             opened=self._opened,
         )
+        live_before = self._live_at
         try:
             async with contextlib.aclosing(events):
                 async for event, obj in events:
                     self._take(event, obj)
+        except Gone:
+            if self._clock() - self._opened_at < SHORT_WATCH_SECONDS:
+                self._live_at, self._watching = (
+                    live_before,
+                    False,
+                )  # accepted only to say so: the copy is as old as ever
+            raise
         finally:
             if self._watching:
                 self._live_at = self._clock()

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from controller.core.model import GpuRules, Pod, Policy, Sample
 
+SETTLING_SECONDS = 2.0
+"""Readiness is dated in whole seconds, and a GPU's utilisation is that of up to a second before it was read."""
+
 
 @dataclass(slots=True)
 class Classes:
@@ -90,11 +93,19 @@ def by_gpu_rules(
             classes.warming.append(pod.name)
         elif not fresh:
             classes.missing.append(pod.name)
-        elif cpu and sample is not None and cpu_unready(pod, sample, policy, now):
+        elif sample is not None and (
+            before_it_worked(pod, sample, bar) or (cpu and cpu_unready(pod, sample, policy, now))
+        ):
             classes.warming.append(pod.name)
         else:
             classes.counted.append(pod.name)
     return classes
+
+
+def before_it_worked(pod: Pod, sample: Sample, bar: float) -> bool:
+    """Tell whether a low value may be from before the pod got work: it was measured before the pod was ready."""
+    changed_at = pod.ready_changed_at
+    return changed_at is not None and sample.value < bar and sample.at < changed_at + SETTLING_SECONDS
 
 
 def was_ready_before(pod: Pod, policy: Policy) -> bool:

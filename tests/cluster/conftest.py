@@ -98,6 +98,7 @@ def operators(plane: ControlPlane, kubectl: Kubectl, space: str, logs: Path) -> 
     """To start operators with."""
     started = Operators(plane, kubectl, space, logs)
     yield started
+    (logs / "scalers.txt").write_text(kubectl("describe", "gws,gnps", "-A"))
     started.stop()
     kubectl("delete", "gws,gnps", "--all", "-A", "--wait=false")
 

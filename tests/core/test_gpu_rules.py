@@ -56,6 +56,16 @@ def test_a_ready_pod_without_its_first_sample_is_warming_while_it_is_young() -> 
         assert (trace.warming, trace.missing) == (warming, missing)
 
 
+def test_a_low_value_from_before_a_pod_was_ready_again_is_warming_and_a_high_one_counts() -> None:
+    back = {"ready_changed_at": NOW - 1}
+    pods = (ready("p0", **back), ready("p1", **back), ready("p2"))
+    trace = decide(gpu_policy(), seen(pods, samples(0, 95, 0)), None, NOW).trace.metrics[0]
+    assert (trace.counted, trace.warming) == (("p1", "p2"), ("p0",))
+    settled = tuple(ready(f"p{number}", ready_changed_at=NOW - 3) for number in range(3))
+    trace = decide(gpu_policy(), seen(settled, samples(0, 95, 0)), None, NOW).trace.metrics[0]
+    assert trace.warming == ()
+
+
 def test_a_pod_that_takes_longer_than_its_time_to_start_is_no_capacity() -> None:
     rules, queue = GpuRules(max_startup_seconds=300), external(100, TargetType.VALUE)
     for age, size, reason in ((299, 7, Reason.CAPACITY_WARMING), (301, 8, Reason.METRIC_ABOVE_TARGET)):

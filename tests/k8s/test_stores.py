@@ -188,6 +188,26 @@ async def test_k03_without_a_live_watch_its_age_grows(api: ScriptedApi, make: Ca
     assert store.age_seconds(now=clock.now + 1) == 62
 
 
+async def test_a_watch_that_is_accepted_only_to_say_410_makes_no_copy_fresh(
+    api: ScriptedApi, make: Callable[..., Store[str]]
+) -> None:
+    clock = Ticking()
+    cut = asyncio.Event()
+    gone = events({"type": "ERROR", "object": status_object(410, "Expired", "too old resource version")})
+
+    async def held_then_gone(request):
+        await cut.wait()
+        return await gone(request)
+
+    api.once("GET", PODS, held_then_gone, watch=True)
+    store = make(clock=clock, backoff=Backoff(1000.0, 1000.0))
+    await until(lambda: api.count("GET", PODS, watch=True) == 1)
+    clock.now += 30
+    cut.set()
+    await until(lambda: "too old" in store.last_error)
+    assert store.live_watch_age() == 30
+
+
 async def test_the_age_counts_from_the_start_when_nothing_ever_came(
     api: ScriptedApi, make: Callable[..., Store[str]]
 ) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from exporter import catalogue_seconds as c
+from exporter.believable import believable, sum_known
 from exporter.exposition import Families, Labels
 from exporter.holdings import Holder, Holding, Piece, holdings
 from exporter.metric import Metric
-from exporter.plausible import believable, sum_known
 from exporter.readings import GpuReading, Snapshot
 
 _Key = tuple[str, Holder]

@@ -1,15 +1,17 @@
-"""PURE: a reading without what cannot be true.
+"""PURE: what a number must be before it is believed, added up or divided.
 
-Why it exists: drivers answer 2^64-1, NaN and used > total. Whoever publishes under another exporter's names must not
-publish those either.
+Why it exists: drivers answer 2^64-1, NaN and used > total for what they do not know; one of them in a sum is a lie,
+under our names and under another exporter's.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from exporter.readings import GpuReading, MigReading, ProcessReading
 
 PIB = 2.0**50
+"""More bytes than any board has."""
 _Part = TypeVar("_Part", MigReading, ProcessReading)
 
 # the unit that ends a field's name -> smallest and largest value that can be true
@@ -64,6 +66,32 @@ def _too_large_parts(reading: GpuReading | MigReading | ProcessReading) -> dict[
     # a total of 0 cannot be true
     of_zero: dict[str, Any] = {} if total else {"memory_total_bytes": None}
     return of_zero | {name: None for name in _PARTS if (getattr(reading, name) or 0) > total}
+
+
+def believable(value: float | None, smallest: float, largest: float) -> bool:
+    """Whether it is known and in that range."""
+    # NaN fails both comparisons, infinity the second
+    return value is not None and smallest <= value <= largest
+
+
+def percent(part: float | None, whole: float | None) -> float | None:
+    """Part in percent of the whole; None = one is not known, or there is no whole."""
+    return None if part is None or not whole else 100 * part / whole
+
+
+def sum_known(parts: Iterable[float | None], largest: float) -> float | None:
+    """Add up, or None if one part is unknown or cannot be true."""
+    total = 0.0
+    for part in parts:
+        if part is None or not believable(part, 0, largest):
+            return None
+        total += part
+    return total
+
+
+def at_most(value: float | None, limit: float | None) -> float | None:
+    """Cut at a limit, where both are known."""
+    return value if value is None or limit is None else min(value, limit)
 
 
 _FIELDS: dict[type, tuple[str, ...]] = {

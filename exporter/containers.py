@@ -5,9 +5,9 @@ its processes, or what it holds alone, can prove.
 """
 
 from exporter import catalogue as c
+from exporter.believable import PIB, at_most, percent, sum_known
 from exporter.exposition import Labels
 from exporter.holdings import NO_DATA, SHARED_GPU, Holding, holdings
-from exporter.plausible import PIB, at_most, percent, sum_known
 from exporter.readings import Allocation, GpuReading
 
 BYTES_PER_MEGABYTE = 2**20

@@ -10,10 +10,10 @@ from typing import Any
 
 from exporter import catalogue as c
 from exporter import samples_boards
+from exporter.believable import PIB, believable, percent
 from exporter.containers import BYTES_PER_MEGABYTE, container_samples
 from exporter.exposition import Families, Labels
 from exporter.health import DEFAULT_POLICY, HealthPolicy, Verdict, judge
-from exporter.plausible import PIB, believable, percent
 from exporter.readings import AbsentReason, GpuReading, Snapshot, SourceState
 
 # field of GpuReading -> family, divisor, smallest and largest value (in the reading's unit) that can be true

@@ -36,7 +36,7 @@ FORBIDDEN = {
     "exporter/samples.py": (("exporter.nvml", "exporter.server", "exporter.poller"), "samples is pure"),
     **{
         f"exporter/{name}.py": (("exporter.nvml", "exporter.server", "exporter.poller"), f"{name} is pure")
-        for name in ("containers", "device_ids", "health", "holdings", "plausible")
+        for name in ("containers", "device_ids", "health", "holdings", "believable")
     },
     "exporter/exposition.py": (("exporter.nvml", "exporter.server", "exporter.poller"), "exposition is pure"),
 }

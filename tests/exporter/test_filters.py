@@ -22,8 +22,10 @@ async def test_one_gpu_is_all_lines_but_those_of_the_others(dialect: str) -> Non
     publication = await publish(dialect)
     gpus = publication.snapshot.gpus
     part = select(publication.fresh, (), (gpus[1].uuid,), gpus)
-    others = [gpu.uuid.removeprefix("GPU-") for gpu in gpus if gpu is not gpus[1]]
-    expected = [line for line in series(publication.fresh.plain) if not any(uuid in line for uuid in others)]
+    others = [gpu for gpu in gpus if gpu is not gpus[1]]
+    # the cce dialect names a card by its index alone
+    marks = [mark for gpu in others for mark in (gpu.uuid.removeprefix("GPU-"), f'gpu_index="{gpu.index}"')]
+    expected = [line for line in series(publication.fresh.plain) if not any(mark in line for mark in marks)]
     assert series(part.plain) == expected
     assert len(expected) < len(series(publication.fresh.plain))
     assert any(gpus[1].uuid.removeprefix("GPU-") in line for line in expected)

@@ -3,8 +3,10 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
+import yarl
 
 from controller import discovery
 from controller.cluster import Cluster, Connection, Kind
@@ -202,13 +204,15 @@ async def test_while_the_definitions_are_missing_no_watch_is_called_dead(api: Sc
     await shell.stop()
 
 
-async def test_a_list_that_finds_no_definition_has_the_registry_look_for_itself(
+async def test_a_definition_that_is_not_found_has_the_registry_look_for_itself(
     api: ScriptedApi, registry: Registry, shell: Shell
 ) -> None:
     registry.start()
-    await until(lambda: registry.synced and api.count("GET", WORKLOAD.path(), watch=True))
-    api.kinds.pop("/apis/gpuscale.dev/v1alpha1")
-    api.down = status(404, "NotFound", "the server could not find the requested resource")
-    await api.end_watches()
+    await until(lambda: registry.synced)
+    await until(lambda: api.count("GET", WORKLOAD.path(), watch=True) and api.count("GET", POOL.path(), watch=True))
+    api.once("GET", WORKLOAD.path(), status(404, "NotFound"))
+    url, response = yarl.URL(api.url + WORKLOAD.path()), SimpleNamespace(status=404)
+    await shell._answered(None, None, SimpleNamespace(url=url, response=response))  # type: ignore[arg-type]
     await until(lambda: not registry.synced)
+    await until(lambda: registry.synced)
     await registry.stop()

@@ -5,9 +5,15 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 IN_CI = os.environ.get("CI", "").lower() == "true"
+
+# by hand each run looks at new examples; in CI the same ones are looked at, so that red means a change of ours
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+if IN_CI:
+    settings.load_profile("ci")
 
 
 def shared_folder(name: str) -> Path:

@@ -458,3 +458,11 @@ def test_a_remembered_size_without_the_nodes_it_was_lowered_for_says_nothing() -
     nodes = (node("n1", cordoned=True, marked=True), node("n2"), node("n3"))
     decision = decide(seen(2, *nodes), PoolMemory(lowered_to=0))
     assert (decision.desired, decision.release) == (2, ())
+
+
+def test_a_mark_stays_while_the_provider_has_yet_to_remove_a_node() -> None:
+    nodes = (node("n1"), node("n2"), node("n3", marked=True))
+    memory = PoolMemory(lowered_at={"n1": NOW}, lowered_to=2)
+    decision = decide(seen(2, *nodes), memory)
+    assert (decision.desired, decision.release) == (3, ())
+    assert "n3" in decide(seen(3, *nodes), decision.memory).release

@@ -19,7 +19,7 @@ from controller.core.pool_model import (
     PoolPolicy,
     PoolTrace,
 )
-from controller.core.pool_shrink import Idle, Shrink, shrink
+from controller.core.pool_shrink import Idle, Shrink, released_in_time, shrink
 from controller.core.pool_view import PoolView, bins_of, lasting, look, whole_gpus
 
 
@@ -81,7 +81,7 @@ def decide_pool(
     growth = _grow(policy, observation, view, demand)
     idle = _idle(policy, observation, view, memory, demand, now)
     outcome = _outcome(policy, observation, view, demand, growth, memory, idle, now)
-    outcome = replace(outcome, release=_released_in_time(observation, outcome.release))
+    outcome = replace(outcome, release=released_in_time(observation, outcome.release))
     return PoolDecision(
         desired=outcome.desired,
         reason=outcome.reason,
@@ -93,22 +93,6 @@ def decide_pool(
         conditions=_conditions(policy, outcome, demand),
         trace=_trace(policy, observation, view, demand, growth, outcome),
     )
-
-
-def _released_in_time(observation: PoolObservation, release: tuple[str, ...]) -> tuple[str, ...]:
-    """Keep marks on while the provider has yet to remove as many nodes: without one to go by it would choose itself.
-
-    They come off when the raised size has been seen.
-    """
-    marked = {node.name for node in observation.nodes if node.marked}
-    spare = max(0, len(marked) - max(0, len(observation.nodes) - observation.size))
-    names = []
-    for name in release:
-        if name in marked and spare == 0:
-            continue
-        spare -= name in marked
-        names.append(name)
-    return tuple(names)
 
 
 # --- demand -------------------------------------------------------------------------------------------------------

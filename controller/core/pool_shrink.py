@@ -61,6 +61,22 @@ def shrink(
     return _begin(policy, observation, view, idle, now)
 
 
+def released_in_time(observation: PoolObservation, release: tuple[str, ...]) -> tuple[str, ...]:
+    """Keep marks on while the provider has yet to remove as many nodes: without one to go by it would choose itself.
+
+    They come off when the raised size has been seen.
+    """
+    marked = {node.name for node in observation.nodes if node.marked}
+    spare = max(0, len(marked) - max(0, len(observation.nodes) - observation.size))
+    names = []
+    for name in release:
+        if name in marked and spare == 0:
+            continue
+        spare -= name in marked
+        names.append(name)
+    return tuple(names)
+
+
 def _whole_pool_cordoned(observation: PoolObservation) -> bool:
     return bool(observation.nodes) and all(node.cordoned for node in observation.nodes)
 

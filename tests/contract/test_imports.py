@@ -14,7 +14,7 @@ CORE_STANDARD_LIBRARY = {"math", "dataclasses", "enum", "typing", "collections",
 ONLY_IMPORTERS = {
     "kopf": (("controller/handlers.py",), "kopf is the shell: one module feeds the registry from it"),
     "pynvml": (("exporter/nvml/",), "the driver is read in one package"),
-    "kubernetes": (("controller/cluster.py",), "one client talks to the API server"),
+    "kubernetes": (("controller/access.py",), "the cluster is found, and we say who we are, in one place"),
     "bcrypt": (("exporter/guard.py", "exporter/webconfig.py"), "bcrypt is an extra that only users need"),
     "grpc": (("exporter/kubelet.py",), "gRPC is an extra that only the kubelet's socket needs"),
 }

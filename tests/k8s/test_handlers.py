@@ -1,6 +1,7 @@
 """Kopf as the shell: what it sees reaches the registry, and its end is noticed."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -167,10 +168,10 @@ async def test_the_age_of_kopfs_watches_is_known(api: ScriptedApi, cluster: Clus
 
 async def test_a_refused_token_is_read_anew_for_kopf_too(api: ScriptedApi) -> None:
     serve(api)
-    tokens = iter(["Bearer t-2", "Bearer t-3", "Bearer t-4"])
+    tokens = itertools.count(2)
 
     async def load(_force: bool) -> str:  # noqa: FBT001 - the shape of Credentials.load
-        return next(tokens)
+        return f"Bearer t-{next(tokens)}"
 
     cluster = Cluster(Connection(api.url, Credentials("Bearer t-1", load)))
     registry = Registry(cluster, [WORKLOAD, POOL])

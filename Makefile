@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
+PYTEST_WORKERS ?= 3
 HPA_CASES ?= 2000
 PARTS ?=
 
@@ -27,7 +28,7 @@ demo: install ## the main job on an embedded cluster; DEMO_ARGS="--for 60 --json
 	$(BIN)/gpuscale demo $(DEMO_ARGS)
 
 test: install ## all tests that need nothing but Python; PYTEST_ARGS="-k name"
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 real-parts: install ## build the real Kubernetes, kwok, Helm and Prometheus that the tests below run; needs Go
 	@$(BIN)/python -m tests.realparts.build $(PARTS)

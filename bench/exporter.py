@@ -208,13 +208,16 @@ def measure(servers: list[Server], rounds: int, scrapes: int, idle_seconds: floa
 
 
 def same_samples(servers: list[Server]) -> int:
-    """Check that all three answer the same GPU samples; returns how many there are."""
+    """Check that all three answer the same GPU samples; returns how many there are.
+
+    Counters are left out: ours alone has been counting.
+    """
     seen = []
     for server in servers:
         text = gzip.decompress(server.scrape()).decode()
         families = text_string_to_metric_families(text)
         rows = [s for family in families for s in family.samples if s.name.startswith("aom_")]
-        seen.append({(s.name, tuple(sorted(s.labels.items()))): s.value for s in rows})
+        seen.append({(s.name, tuple(sorted(s.labels.items()))): s.value for s in rows if not s.name.endswith("_total")})
     assert seen[0] == seen[1] == seen[2]
     return len(seen[0])
 

@@ -733,12 +733,12 @@ static int take_event(const EventSet *set, EventData *answer) {
 }
 
 static int wait_for_event(const EventSet *set, EventData *answer, unsigned milliseconds) {
-    /* 10 ms steps: finer ones would cost the process under test a visible part of a core */
-    for (unsigned waited = 0; waited <= milliseconds; waited += 10) {
+    /* in steps of 50 ms: finer ones would cost the process under test a visible part of a core */
+    for (unsigned waited = 0; waited <= milliseconds; waited += 50) {
         uint32_t error = __atomic_exchange_n(&state->wait_error, 0, __ATOMIC_SEQ_CST);
         if (error) return (int)error;
         if (take_event(set, answer) == OK) return OK;
-        rest(10000);
+        rest(50000);
     }
     return TIMEOUT;
 }

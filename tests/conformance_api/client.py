@@ -116,7 +116,12 @@ class Api:
         query = {"watch": "true", "timeoutSeconds": "60", **query}
         async with self._session.get(self.url(path, query)) as response:
             assert response.status == 200, await response.text()
-            yield Stream(response)
+            try:
+                yield Stream(response)
+            finally:
+                # the farewell of TLS would wait for the server, and outlive the check's loop
+                if response.connection is not None and response.connection.transport is not None:
+                    response.connection.transport.abort()
 
     async def until(self, path: str, holds: Callable[[Answer], bool], wanted: str) -> Answer:
         """Read a path until its answer is as wanted; controllers and caches may take a moment."""

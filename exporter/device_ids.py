@@ -12,10 +12,23 @@ NVIDIA_DRA_DRIVER = "gpu.nvidia.com"
 
 
 @dataclass(frozen=True, slots=True)
+class MigPlace:
+    """A GPU instance by what it was made from: NVML's id of the profile, and the first memory slice that it takes.
+
+    slices: how many compute slices the profile's name says; None = the id has no name in it.
+    """
+
+    profile_id: int
+    start: int
+    slices: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceId:
     """Either ``gpu`` (a GPU's uuid) or ``minor`` (N of /dev/nvidiaN) or ``mig`` (an instance's uuid) is set.
 
-    gpu_instance narrows a GPU to one instance, compute_instance that to a part. replica: one of several who share it.
+    gpu_instance or place narrows a GPU to one instance, compute_instance that to a part. replica: one of several who
+    share it.
     """
 
     gpu: str = ""
@@ -23,6 +36,7 @@ class DeviceId:
     mig: str = ""
     gpu_instance: int | None = None
     compute_instance: int | None = None
+    place: MigPlace | None = None
     replica: bool = False
     some_instance: bool = False
     """An instance of the GPU, but the id does not tell which."""
@@ -30,7 +44,7 @@ class DeviceId:
     @property
     def is_mig(self) -> bool:
         """Whether it names an instance and not the whole GPU."""
-        return bool(self.mig) or self.gpu_instance is not None or self.some_instance
+        return bool(self.mig or self.place or self.some_instance) or self.gpu_instance is not None
 
 
 _UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
@@ -39,17 +53,21 @@ _HAMI = re.compile(rf"(?P<id>(?:GPU|MIG)-{_UUID})-\d+")
 _UUIDS = re.compile(r"(?P<kind>GPU|MIG)-[^/:\s]+")
 _MINOR = re.compile(r"nvidia(?P<minor>\d+)(?:/gi(?P<gi>\d+))?(?P<vgpu>/vgpu\d+)?")
 _DRA = re.compile(r"gpu-(?P<minor>\d+)(?P<mig>-mig-.+)?")
+# with the profile's name in it by drivers that make instances on demand, else with the size as the last number
+_DRA_MIG = re.compile(r"-mig-(?:(?P<name>[0-9a-z-]*g[0-9a-z-]*)-(?P<id>\d+)-(?P<at>\d+)|(?P<id_>\d+)-(?P<at_>\d+)-\d+)")
+_SLICES = re.compile(r"(?:\d+c[.]?)?(?P<slices>\d+)g")
 _DRA_NAMES = re.compile(r"gpu-\d+(-mig-.+)?|(GPU|MIG)-.+")
 
 
-def parse_device_id(text: str) -> DeviceId | None:
-    """Read one id: GPU and MIG uuids, ``::N``, ``nvidiaN/giM/vgpuK``, HAMi's ``uuid-N``, DRA's ``gpu-N``.
+def parse_device_id(text: str, resource: str = NVIDIA_DRA_DRIVER) -> DeviceId | None:
+    """Read one id: GPU and MIG uuids, ``::N``, ``nvidiaN/giM/vgpuK``, HAMi's ``uuid-N``, DRA's ``gpu-N[-mig-...]``.
 
-    None = of no known form.
+    resource: the resource, or the driver of the claim, that it is an id of; what another driver calls ``gpu-0`` may be
+    another vendor's. None = of no known form.
     """
     bare, separator, _ = text.partition("::")
     if separator:
-        whole = parse_device_id(bare)
+        whole = parse_device_id(bare, resource)
         return whole and replace(whole, replica=True)
     if match := _HAMI.fullmatch(text):
         return _uuid(match["id"], replica=True)
@@ -57,12 +75,21 @@ def parse_device_id(text: str) -> DeviceId | None:
         return DeviceId(gpu=match["gpu"], gpu_instance=int(match["gi"]), compute_instance=int(match["ci"]))
     if _UUIDS.fullmatch(text):
         return _uuid(text, replica=False)
-    return _numbered(text)
+    if match := _MINOR.fullmatch(text):
+        instance = None if match["gi"] is None else int(match["gi"])
+        return DeviceId(minor=int(match["minor"]), gpu_instance=instance, replica=bool(match["vgpu"]))
+    return _claimed(text) if _is_nvidias(resource) else None
 
 
 def is_nvidia(device_id: str, resource: str) -> bool:
     """Whether it is for us to explain why this device can't be attributed: other vendors' devices are not."""
-    return resource.startswith(NVIDIA_RESOURCE) or resource == NVIDIA_DRA_DRIVER or bool(_UUIDS.match(device_id))
+    return _is_nvidias(resource) or bool(_UUIDS.match(device_id))
+
+
+def slices_of(profile: str) -> int | None:
+    """Compute slices in a profile's name: ``4g.71gb``, ``1c.4g.71gb``, ``1g24gb-me``; None = it tells none."""
+    match = _SLICES.match(profile)
+    return int(match["slices"]) if match else None
 
 
 def cdi_device(name: str) -> str:
@@ -72,16 +99,30 @@ def cdi_device(name: str) -> str:
     return match[0] if match else ""
 
 
+def cdi_driver(name: str) -> str:
+    """Driver in a CDI name such as ``k8s.gpu.nvidia.com/claim=...``."""
+    return name.partition("/")[0].removeprefix("k8s.")
+
+
+def _is_nvidias(resource: str) -> bool:
+    return resource.startswith(NVIDIA_RESOURCE) or resource == NVIDIA_DRA_DRIVER
+
+
 def _uuid(text: str, *, replica: bool) -> DeviceId:
     if text.startswith("MIG-"):
         return DeviceId(mig=text, replica=replica)
     return DeviceId(gpu=text, replica=replica)
 
 
-def _numbered(text: str) -> DeviceId | None:
-    if match := _MINOR.fullmatch(text):
-        instance = None if match["gi"] is None else int(match["gi"])
-        return DeviceId(minor=int(match["minor"]), gpu_instance=instance, replica=bool(match["vgpu"]))
-    if match := _DRA.fullmatch(text):
-        return DeviceId(minor=int(match["minor"]), some_instance=bool(match["mig"]))
-    return None
+def _claimed(text: str) -> DeviceId | None:
+    match = _DRA.fullmatch(text)
+    if match is None:
+        return None
+    minor, mig = int(match["minor"]), match["mig"]
+    if not mig:
+        return DeviceId(minor=minor)
+    place = _DRA_MIG.fullmatch(mig)
+    if place is None:
+        return DeviceId(minor=minor, some_instance=True)
+    profile_id, start = (int(place[key] or place[f"{key}_"]) for key in ("id", "at"))
+    return DeviceId(minor=minor, place=MigPlace(profile_id, start, slices_of(place["name"] or "")))

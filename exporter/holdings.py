@@ -8,12 +8,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from exporter.device_ids import DeviceId, is_nvidia, parse_device_id
+from exporter.device_ids import DeviceId, MigPlace, is_nvidia, parse_device_id, slices_of
 from exporter.readings import Allocation, GpuReading, MigReading
 
 # why a container's use of a device is not published: labels of gpuscale_container_attribution
 SHARED_GPU = "shared_gpu"
 MIG_DEVICE = "mig_device"
+MIG_PLACE_UNKNOWN = "mig_place_unknown"
 GPU_ABSENT = "gpu_absent"
 UNKNOWN_DEVICE = "unknown_device"
 NO_DATA = "no_data"
@@ -85,12 +86,23 @@ class Devices:
         if device.mig:
             return self._instances.get(device.mig)
         gpu = self.gpus.get(device.gpu) if device.minor is None else self._minors.get(device.minor)
-        if gpu is None or device.gpu_instance is None:
-            return None if gpu is None else (gpu, None)
+        if gpu is None:
+            return None
+        if device.place is not None:
+            return gpu, _at(gpu, device.place)
+        if device.gpu_instance is None:
+            return gpu, None
         wanted = (device.gpu_instance, device.compute_instance)
         found = (m for m in gpu.mig if wanted in {(m.gpu_instance, m.compute_instance), (m.gpu_instance, None)})
         instance = next(found, None)
         return None if instance is None and gpu.fault is None else (gpu, instance)
+
+
+def _at(gpu: GpuReading, place: MigPlace) -> MigReading | None:
+    """Return the one instance that lies there; a place with several compute instances names none of them."""
+    found = [mig for mig in gpu.mig if (mig.profile_id, mig.placement_start) == (place.profile_id, place.start)]
+    fits = len(found) == 1 and place.slices in {None, slices_of(found[0].profile)}
+    return found[0] if fits else None
 
 
 def _minor(gpu: GpuReading) -> int:
@@ -122,7 +134,7 @@ def _claim(
     devices: Devices,
     claims: Mapping[tuple[str, Slot], Mapping[Holder, _Claim]],
 ) -> Unheld | None:
-    device = parse_device_id(text)
+    device = parse_device_id(text, resource)
     found = devices.find(device) if device else None
     if device is None or found is None:
         reason = MIG_DEVICE if device and device.is_mig else UNKNOWN_DEVICE
@@ -131,8 +143,9 @@ def _claim(
     gpu, instance = found
     if gpu.fault is not None:
         return Unheld(gpu.uuid, holder, GPU_ABSENT)
-    if device.some_instance or (gpu.mig and instance is None):
-        return Unheld(text, holder, MIG_DEVICE)
+    if instance is None and (gpu.mig or device.is_mig):
+        unplaced = device.place is not None and any(mig.placement_start is None for mig in gpu.mig)
+        return Unheld(text, holder, MIG_PLACE_UNKNOWN if unplaced else MIG_DEVICE)
     claim = claims[gpu.uuid, instance.gpu_instance if instance else None][holder]
     claim.whole = claim.whole and not device.replica
     claim.parts.add(instance.compute_instance if instance and not _names_all(device) else None)

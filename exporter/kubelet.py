@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from exporter.device_ids import cdi_device
+from exporter.device_ids import cdi_device, cdi_driver
 from exporter.readings import Allocation, SourceState
 
 LIST_METHOD = "/v1.PodResourcesLister/List"
@@ -158,15 +158,16 @@ def _claimed(container: memoryview) -> Iterator[tuple[str, str]]:
     for resource in _parts(container, 5):
         for claimed in _parts(resource, 4):
             driver, device = _first_text(claimed, 2), _first_text(claimed, 4)
-            # a kubelet that is too old to name the device still gives the names for the runtime
-            names = [device] if device else _cdi_devices(claimed)
             share = _first_text(claimed, 5)
-            for name in names:
-                yield driver, f"{name}::{share}" if share else name
+            for by, name in [(driver, device)] if device else _by_runtime(claimed, driver):
+                yield by, f"{name}::{share}" if share else name
 
 
-def _cdi_devices(claimed: memoryview) -> list[str]:
-    return [name for part in _parts(claimed, 1) if (name := cdi_device(_first_text(part, 1)))]
+def _by_runtime(claimed: memoryview, driver: str) -> Iterator[tuple[str, str]]:
+    """Names for the runtime (CDI): all that a kubelet tells which is too old to name the device, or even the driver."""
+    for name in (_first_text(part, 1) for part in _parts(claimed, 1)):
+        if device := cdi_device(name):
+            yield driver or cdi_driver(name), device
 
 
 def _first_text(message: memoryview, number: int) -> str:

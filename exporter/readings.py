@@ -57,6 +57,9 @@ class MigReading:
     memory_free_bytes: int | None = None
     memory_reserved_bytes: int | None = None
     sm_active_ratio: float | None = None
+    profile_id: int | None = None
+    placement_start: int | None = None
+    """With profile_id what the GPU instance was made from: NVML's id of the profile, its first memory slice."""
 
 
 @dataclass(frozen=True, slots=True)

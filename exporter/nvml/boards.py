@@ -13,7 +13,7 @@ from exporter.nvml.activity import Activities
 from exporter.nvml.calls import Absent, GpuCalls, Handle, address, binding
 from exporter.nvml.facts import ASKED
 from exporter.nvml.fields import FieldBatch, FieldKey, Fields, field_id
-from exporter.nvml.mig import because_split, instances
+from exporter.nvml.mig import Places, because_split, instances
 from exporter.readings import AbsentReason, EccReading, NvlinkReading, RepairReading
 
 R = TypeVar("R")
@@ -93,6 +93,7 @@ class Board:
         self._fixed: Values = {}
         self._fixed_of: tuple[int, bool] | None = None
         self._links: tuple[int, ...] = ()
+        self._places = Places()
         self._forget()
 
     def read(self, *, split: bool) -> Values:
@@ -114,6 +115,7 @@ class Board:
         self._slow_fields = FieldBatch(_keys(*_ECC.values(), *_REPAIRS.values()))
         self._link_fields = FieldBatch(())
         self._links = ()
+        self._places = Places()
 
     def _read_quick(self, *, split: bool) -> Values:
         fields = self._fields(self._quick_fields)
@@ -131,7 +133,7 @@ class Board:
         ratios = self._activities.board()
         values: Values = {field: because_split(ratio) if split else ratio for field, ratio in ratios.items()}
         if split:
-            values["mig"] = instances(self._gpu, self._activities.sm_active)
+            values["mig"] = instances(self._gpu, self._activities.sm_active, self._places)
         self._activities.end_poll()
         return values
 

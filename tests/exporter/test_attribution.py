@@ -1,3 +1,4 @@
+import dataclasses
 from typing import Any
 
 from exporter.readings import AbsentReason, Allocation, GpuReading, MigReading
@@ -218,6 +219,51 @@ def test_processes_tell_the_memory_of_containers_that_share_a_gpu_instance() -> 
     assert values(series, USED) == values(series, USED, pod="p") == [7]
     assert values(series, USAGE) == []
     assert values(series, ATTRIBUTION, pod="q", reason="shared_gpu") == [0]
+
+
+def placed(uuid: str, gi: int, ci: int, profile: str, profile_id: int | None, start: int | None) -> MigReading:
+    sizes: dict[str, Any] = {"memory_total_bytes": 20000 * MIB, "memory_used_bytes": gi * MIB}
+    return MigReading(uuid, gi, ci, profile, profile_id=profile_id, placement_start=start, **sizes)
+
+
+def test_a_claimed_instance_is_found_by_minor_profile_and_place() -> None:
+    two = placed("MIG-x", 3, 0, "2g.20gb", 14, 0), placed("MIG-y", 5, 0, "2g.20gb", 14, 2)
+    others = mig_gpu(*two, facts={"minor_number": "4"})
+    same_place = mig_gpu(placed("MIG-z", 9, 0, "2g.20gb", 14, 2), facts={"minor_number": "0"}, index=1)
+    board_z = dataclasses.replace(same_place, uuid="GPU-z")
+    for name in ("gpu-4-mig-2g20gb-14-2", "gpu-4-mig-14-2-2"):
+        series = published(snapshot(others, board_z, allocations=(holds("p", name),)))
+        assert values(series, USED) == values(series, USED, uuid="GPU-a", pod="p") == [5]
+
+
+def test_a_claimed_instance_that_is_not_certain_is_not_guessed_at() -> None:
+    board = mig_gpu(
+        placed("MIG-x", 3, 0, "2g.20gb", 14, 0),
+        placed("MIG-y", 5, 0, "1c.2g.20gb", 14, 2),
+        placed("MIG-z", 5, 1, "1c.2g.20gb", 14, 2),
+    )
+    for name in (
+        "gpu-0-mig-2g20gb-14-4",  # nothing lies there
+        "gpu-0-mig-3g40gb-9-0",  # another profile does
+        "gpu-0-mig-1g10gb-14-0",  # name and id of the profile contradict each other
+        "gpu-0-mig-2g20gb-14-2",  # two compute instances do
+        "gpu-0-mig-of-tomorrow",
+    ):
+        series = published(snapshot(board, allocations=(holds("p", name),)))
+        assert container_names(series) == set(), name
+        assert values(series, ATTRIBUTION, uuid=name, pod="p", reason="mig_device") == [0]
+
+
+def test_a_driver_that_does_not_tell_where_instances_lie_is_the_reason() -> None:
+    series = published(snapshot(mig_gpu(instance("MIG-x", 3)), allocations=(holds("p", "gpu-0-mig-2g20gb-14-0"),)))
+    assert container_names(series) == set()
+    assert values(series, ATTRIBUTION, uuid="gpu-0-mig-2g20gb-14-0", reason="mig_place_unknown") == [0]
+
+
+def test_a_claimed_instance_of_a_lost_gpu_has_the_gpus_reason() -> None:
+    lost = GpuReading("GPU-a", 0, "NVIDIA H200", fault=AbsentReason.LOST)
+    series = published(snapshot(lost, allocations=(holds("p", "gpu-0-mig-2g20gb-14-0"),)))
+    assert values(series, ATTRIBUTION, uuid="GPU-a", pod="p", reason="gpu_absent") == [0]
 
 
 def test_an_instance_that_was_removed_is_explained() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from exporter import kubelet
 from exporter.kubelet import KEPT_POLLS, LIST_METHOD, KubeletAllocations, decode_list
-from exporter.readings import Allocation
+from exporter.readings import Allocation, MigReading
 from tests.exporter.build import gpu, published, snapshot, values
 
 
@@ -47,6 +47,7 @@ def pod(namespace: str, name: str, *containers: bytes) -> bytes:
     return part(1, part(1, name) + part(2, namespace) + b"".join(containers))
 
 
+ONE_GB = {"memory_total_bytes": 2**30, "memory_free_bytes": 0}
 ONE = pod("ml", "llm-0", container("server", devices("nvidia.com/gpu", "GPU-a")))
 EXPECTED = (Allocation("ml", "llm-0", "server", "nvidia.com/gpu", ("GPU-a",)),)
 
@@ -342,3 +343,37 @@ class TestClaims:
         held = decode_list(pod("ml", "p", container("main", claim(device="gpu-0-mig-1g10gb-19-0"))))
         series = published(snapshot(gpu("GPU-a"), allocations=held))
         assert values(series, "gpuscale_container_attribution", pod="p", reason="mig_device") == [0]
+
+    def test_a_kubelet_that_names_no_driver_names_it_for_the_runtime(self) -> None:
+        old = claim(
+            driver="", cdi=("k8s.gpu.nvidia.com/claim=6b1b-gpu-0-mig-19-3-1", "k8s.gpu.example.com/claim=x-gpu-0")
+        )
+        assert decode_list(pod("ml", "p", container("main", old))) == (
+            Allocation("ml", "p", "main", "gpu.nvidia.com", ("gpu-0-mig-19-3-1",)),
+            Allocation("ml", "p", "main", "gpu.example.com", ("gpu-0",)),
+        )
+
+    def test_another_vendors_claim_of_a_device_of_the_same_name_is_nobodys_here(self) -> None:
+        held = decode_list(pod("ml", "p", container("main", claim(driver="gpu.example.com", device="gpu-0"))))
+        series = published(snapshot(gpu("GPU-a"), allocations=held))
+        assert values(series, "gpuscale_container_attribution") == values(series, "aom_container_gpu_usage") == []
+
+    async def test_a_claimed_instance_over_the_real_socket_has_its_holders_memory(self, path: Path) -> None:
+        board = gpu(
+            "GPU-a",
+            mig_enabled=True,
+            mig=tuple(
+                MigReading(f"MIG-{start}", 7 + start, 0, "1g.10gb", memory_used_bytes=used * 2**20, **ONE_GB, **place)
+                for start, used in ((0, 100), (3, 400))
+                for place in ({"profile_id": 19, "placement_start": start},)
+            ),
+        )
+        answer = pod("ml", "new", container("main", claim(device="gpu-0-mig-1g10gb-19-3"))) + pod(
+            "ml", "old", container("main", claim(device="gpu-0-mig-19-0-1"))
+        )
+        with serving(path, lambda *_: answer), asking(path) as source:
+            held, _ = await source.allocations()
+        series = published(snapshot(board, allocations=held))
+        used = "aom_container_gpu_memory_used_megabytes"
+        assert values(series, used, pod="new", uuid="GPU-a") == [400]
+        assert values(series, used, pod="old", uuid="GPU-a") == [100]

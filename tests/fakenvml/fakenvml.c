@@ -87,6 +87,9 @@ typedef struct {
     uint64_t memory_free;
     uint64_t memory_used;
     double sm_percent;
+    uint32_t profile_id;
+    uint32_t placement[2]; /* start, size: in memory slices */
+    uint32_t unused;
 } Slot;
 
 typedef struct {
@@ -638,6 +641,32 @@ ON_EITHER(nvmlDeviceGetGpuInstanceId, (Handle device, unsigned *answer),
 ON_EITHER(nvmlDeviceGetComputeInstanceId, (Handle device, unsigned *answer),
           code = put_id(slot, slot ? slot->compute_instance : 0, answer))
 
+/* a GPU instance's handle is that of its first compute instance */
+typedef struct {
+    Handle device;
+    unsigned id, profile_id, start, size;
+} InstanceInfo;
+
+static int find_instance(Handle device, unsigned instance, Handle *found) {
+    Slot *slots = state->slots[device - state->devices];
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].present && slots[i].gpu_instance == instance) {
+            *found = (Handle)&slots[i];
+            return OK;
+        }
+    return NOT_FOUND;
+}
+
+static int put_instance(Handle device, const Slot *slot, InstanceInfo *info) {
+    if (slot == NULL) return INVALID_ARGUMENT;
+    *info = (InstanceInfo){device, slot->gpu_instance, slot->profile_id, slot->placement[0], slot->placement[1]};
+    return OK;
+}
+
+ON_DEVICE(nvmlDeviceGetGpuInstanceById, (Handle device, unsigned instance, Handle *found),
+          code = find_instance(device, instance, found))
+ON_EITHER(nvmlGpuInstanceGetInfo, (Handle device, InstanceInfo *info), code = put_instance(device, slot, info))
+
 /* ---- GPM: what the SMs did between two samples ---- */
 
 typedef struct {
@@ -803,6 +832,9 @@ static const Fact facts[] = {
     {"c_nvmlFieldValue_t.valueType", offsetof(FieldValue, type)},
     {"c_nvmlFieldValue_t.nvmlReturn", offsetof(FieldValue, code)},
     {"c_nvmlFieldValue_t.value", offsetof(FieldValue, value)},
+    {"c_nvmlGpuInstanceInfo_t", sizeof(InstanceInfo)},
+    {"c_nvmlGpuInstanceInfo_t.profileId", offsetof(InstanceInfo, profile_id)},
+    {"c_nvmlGpuInstanceInfo_t.placement", offsetof(InstanceInfo, start)},
     {"c_nvmlGpmMetric_t", sizeof(Metric)},
     {"c_nvmlGpmMetric_t.value", offsetof(Metric, value)},
     {"c_nvmlGpmMetricsGet_t.sample1", offsetof(Metrics, first)},

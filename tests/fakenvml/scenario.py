@@ -235,6 +235,8 @@ def _load_instances(fake: FakeDriver, at: int, form: Mapping[str, Any]) -> None:
         slot.name = f"{form.get('name', '')} MIG {instance['profile']}".encode()
         _load_memory(slot, instance)
         slot.sm_percent = 100 * _or(instance.get("sm_active_ratio"), 0)
+        slot.profile_id, slot.placement[0] = (_or(instance.get(key), 0) for key in ("profile_id", "placement_start"))
+        _support(fake, at, ("nvmlDeviceGetGpuInstanceById",), instance.get("profile_id"))
         slot.present = 1
 
 

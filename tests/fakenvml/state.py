@@ -73,6 +73,8 @@ FUNCTIONS = (
     "nvmlDeviceGetMigDeviceHandleByIndex",
     "nvmlDeviceGetGpuInstanceId",
     "nvmlDeviceGetComputeInstanceId",
+    "nvmlDeviceGetGpuInstanceById",
+    "nvmlGpuInstanceGetInfo",
     "nvmlGpmQueryDeviceSupport",
     "nvmlGpmSampleAlloc",
     "nvmlGpmSampleFree",
@@ -130,6 +132,9 @@ class Slot(ctypes.Structure):
         ("memory_free", _u64),
         ("memory_used", _u64),
         ("sm_percent", ctypes.c_double),
+        ("profile_id", _u32),
+        ("placement", _u32 * 2),
+        ("unused", _u32),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from exporter.readings import AbsentReason, GpuReading
 from tests.fakenvml.reader import Reader
 from tests.fakenvml.scenario import gpus, load, uuid
-from tests.fakenvml.state import LOST, NOT_SUPPORTED, XID, FakeDriver
+from tests.fakenvml.state import LOST, NO_PERMISSION, NOT_SUPPORTED, UNKNOWN, XID, FakeDriver
 
 MIB = 2**20
 UTILIZATION = ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetDecoderUtilization")
@@ -90,6 +90,35 @@ def test_instances_that_are_made_anew_are_seen_at_the_next_poll(fake: FakeDriver
     whole = process.read()[0][uuid(0)]
     assert (whole.mig_enabled, whole.mig, whole.utilization_percent) == (False, (), 50)
     assert fake.overlaps == 0
+
+
+def test_where_an_instance_lies_is_asked_for_once_until_it_is_made_anew(fake: FakeDriver, reader: Any) -> None:
+    here, there = ({"profile_id": 19, "placement_start": start} for start in (6, 0))
+    split(fake, 1, instance(0, 7, 0) | here, instance(2, 9, 0) | there)
+    process: Reader = reader()
+    for _ in range(3):
+        found = process.read()[0][uuid(0)].mig
+    assert [(part.gpu_instance, part.profile_id, part.placement_start) for part in found] == [(7, 19, 6), (9, 19, 0)]
+    asked = ("nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetInfo")
+    assert [fake.calls(0, function) for function in asked] == [2, 2]
+    split(fake, 1, instance(0, 7, 0, "2g.35gb") | {"profile_id": 14, "placement_start": 2})
+    again = process.read()[0][uuid(0)].mig
+    assert [(part.profile_id, part.placement_start) for part in again] == [(14, 2)]
+    assert [fake.calls(0, function) for function in asked] == [3, 3]
+
+
+@pytest.mark.parametrize(("code", "asked"), [(NO_PERMISSION, 2), (NOT_SUPPORTED, 1), (UNKNOWN, 3 * 2)])
+def test_a_driver_that_does_not_tell_where_instances_lie_costs_nothing_else(
+    fake: FakeDriver, reader: Any, code: int, asked: int
+) -> None:
+    place = {"profile_id": 19, "placement_start": 0}
+    split(fake, 1, instance(0, 7, 0) | place, instance(2, 9, 0) | place)
+    fake.fail(0, "nvmlDeviceGetGpuInstanceById", code)
+    process: Reader = reader()
+    for _ in range(3):
+        found = process.read()[0][uuid(0)].mig
+    assert [(part.profile_id, part.memory_used_bytes) for part in found] == [(None, 9 * MIB)] * 2
+    assert fake.calls(0, "nvmlDeviceGetGpuInstanceById") == asked
 
 
 def test_the_second_sample_tells_what_the_sms_did(fake: FakeDriver, reader: Any) -> None:

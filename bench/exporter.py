@@ -31,6 +31,7 @@ from prometheus_client.openmetrics.exposition import generate_latest  # noqa: E4
 from prometheus_client.openmetrics.parser import text_string_to_metric_families  # noqa: E402
 
 from exporter.exposition import OPENMETRICS_CONTENT_TYPE, Families, Renderer, finish  # noqa: E402
+from exporter.holdings import held_at  # noqa: E402 - as above
 from exporter.poller import Poller  # noqa: E402
 from exporter.readings import Snapshot  # noqa: E402
 from exporter.samples import collect  # noqa: E402
@@ -93,7 +94,7 @@ async def snapshot(file: str) -> Snapshot:
 
 
 def samples(of: Snapshot) -> Families:
-    health, values = collect(of, "node-1")
+    health, values = collect(of, held_at(of), "node-1")
     return {**values, **health}
 
 

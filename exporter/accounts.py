@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from exporter import catalogue_seconds as c
 from exporter.believable import believable, sum_known
 from exporter.exposition import Families, Labels
-from exporter.holdings import Holder, Holding, Piece, holdings
+from exporter.holdings import Holder, Holding, Holdings, Piece
 from exporter.metric import Metric
 from exporter.readings import GpuReading, Snapshot
 
@@ -29,10 +29,9 @@ class Share:
     sm_active: float | None
 
 
-def shares(snapshot: Snapshot) -> tuple[Share, ...]:
+def shares(who: Holdings) -> tuple[Share, ...]:
     """PURE: every container's part of every readable GPU. Over the containers of a GPU, no figure exceeds 1."""
-    held, _ = holdings(snapshot.allocations or (), snapshot.gpus)
-    return tuple(Share(h.gpu, h.holder, _allocated(h), _busy(h), _sm_active(h)) for h in held)
+    return tuple(Share(h.gpu, h.holder, _allocated(h), _busy(h), _sm_active(h)) for h in who.held)
 
 
 def busy_ratio(gpu: GpuReading) -> float | None:
@@ -116,11 +115,14 @@ class Accounts:
     _gpus: dict[str, _GpuSums] = field(default_factory=lambda: defaultdict(_GpuSums))
     _last: float | None = None
 
-    def add(self, snapshot: Snapshot, at: float, node: str) -> Families:
-        """Add what passed since the last call; ``at`` in monotonic seconds. Returns the counters that are known now."""
+    def add(self, snapshot: Snapshot, who: Holdings, at: float, node: str) -> Families:
+        """Add what passed since the last call; ``at`` in monotonic seconds. Returns the counters that are known now.
+
+        who: the holdings of this snapshot.
+        """
         seconds = 0.0 if self._last is None else min(max(0.0, at - self._last), self.longest_seconds)
         self._last = at
-        found = shares(snapshot)
+        found = shares(who)
         values: dict[Metric, dict[Labels, float]] = defaultdict(dict)
         for share in found:
             self._add_container(share, seconds, (node, share.gpu.uuid, share.gpu.name, *share.holder), values)

@@ -4,28 +4,25 @@ Why it exists: apart from samples.py, which speaks of GPUs. Device facts stay on
 its processes, or what it holds alone, can prove.
 """
 
+from collections.abc import Mapping
+
 from exporter import catalogue as c
 from exporter.believable import PIB, at_most, percent, sum_known
 from exporter.exposition import Labels
-from exporter.holdings import NO_DATA, SHARED_GPU, Holding, holdings
-from exporter.readings import Allocation, GpuReading
+from exporter.holdings import NO_DATA, SHARED_GPU, Holding, Holdings
+from exporter.readings import GpuReading
 
 BYTES_PER_MEGABYTE = 2**20
 _Samples = dict[c.Metric, dict[Labels, float]]
 
 
 def container_samples(
-    allocations: tuple[Allocation, ...] | None,
-    gpus: list[GpuReading],
-    node: str,
-    health: _Samples,
-    values: _Samples,
+    who: Holdings, gpus: Mapping[str, GpuReading], node: str, health: _Samples, values: _Samples
 ) -> None:
-    """Add one series per container, GPU and family. gpus: readable ones with believable values, and the absent ones."""
-    held, unheld = holdings(allocations or (), gpus)
-    for failed in unheld:
+    """Add one series per container, GPU and family. gpus: uuid -> each readable one, with believable values only."""
+    for failed in who.unheld:
         health[c.CONTAINER_ATTRIBUTION][(node, failed.device, *failed.holder, failed.reason)] = 0
-    for holding in held:
+    for holding in who.told_of(gpus):
         reason = _publish(holding, node, values)
         health[c.CONTAINER_ATTRIBUTION][(node, holding.gpu.uuid, *holding.holder, reason)] = int(not reason)
 

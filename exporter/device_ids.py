@@ -4,6 +4,7 @@ Why it exists: who holds what is matched by device id, never by resource name, a
 ids in its own way. An id that is not understood gives a reason, never a guess.
 """
 
+import functools
 import re
 from dataclasses import dataclass, replace
 
@@ -59,6 +60,8 @@ _SLICES = re.compile(r"(?:\d+c[.]?)?(?P<slices>\d+)g")
 _DRA_NAMES = re.compile(r"gpu-\d+(-mig-.+)?|(GPU|MIG)-.+")
 
 
+# a node has some hundred ids at most, and the same ones from poll to poll
+@functools.lru_cache(maxsize=1024)
 def parse_device_id(text: str, resource: str = NVIDIA_DRA_DRIVER) -> DeviceId | None:
     """Read one id: GPU and MIG uuids, ``::N``, ``nvidiaN/giM/vgpuK``, HAMi's ``uuid-N``, DRA's ``gpu-N[-mig-...]``.
 

@@ -6,10 +6,10 @@ both follow it. What cannot be told gives a reason.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from exporter.device_ids import DeviceId, MigPlace, is_nvidia, parse_device_id, slices_of
-from exporter.readings import Allocation, GpuReading, MigReading
+from exporter.readings import Allocation, GpuReading, MigReading, Snapshot
 
 # why a container's use of a device is not published: labels of gpuscale_container_attribution
 SHARED_GPU = "shared_gpu"
@@ -65,6 +65,18 @@ class Unheld:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Who holds what of a node at one moment: found once a poll, because everybody who speaks of containers asks."""
+
+    held: tuple[Holding, ...] = ()
+    unheld: tuple[Unheld, ...] = ()
+
+    def told_of(self, gpus: Mapping[str, GpuReading]) -> tuple[Holding, ...]:
+        """Say the same of other readings of these GPUs, by uuid."""
+        return tuple(replace(holding, gpu=gpus[holding.gpu.uuid]) for holding in self.held)
+
+
 @dataclass(slots=True)
 class _Claim:
     whole: bool = True
@@ -110,9 +122,7 @@ def _minor(gpu: GpuReading) -> int:
     return int(told) if told.isdecimal() else gpu.index
 
 
-def holdings(
-    allocations: Iterable[Allocation], gpus: Iterable[GpuReading]
-) -> tuple[tuple[Holding, ...], tuple[Unheld, ...]]:
+def holdings(allocations: Iterable[Allocation], gpus: Iterable[GpuReading]) -> Holdings:
     """Return what each container holds of each readable GPU, and the devices of which nothing can be said."""
     devices = Devices(gpus)
     claims: dict[tuple[str, Slot], dict[Holder, _Claim]] = defaultdict(lambda: defaultdict(_Claim))
@@ -124,7 +134,12 @@ def holdings(
             pids[holder] = pids.get(holder, frozenset()) | set(allocation.pids)
         failed = (_claim(text, allocation.resource, holder, devices, claims) for text in allocation.device_ids)
         unheld += [one for one in failed if one]
-    return tuple(_held(claims, pids, devices.gpus)), tuple(unheld)
+    return Holdings(tuple(_held(claims, pids, devices.gpus)), tuple(unheld))
+
+
+def held_at(snapshot: Snapshot) -> Holdings:
+    """Return the holdings of one moment; none while the allocations are not known."""
+    return holdings(snapshot.allocations or (), snapshot.gpus)
 
 
 def _claim(

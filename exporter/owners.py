@@ -143,9 +143,8 @@ def _told(allocation: Allocation, pids: list[int] | None) -> Allocation:
 def _doubtful(
     allocations: tuple[Allocation, ...], gpus: tuple[GpuReading, ...], owner: Mapping[int, Holder]
 ) -> set[Holder]:
-    held, _ = holdings(allocations, gpus)
     holders: dict[str, set[Holder]] = {}
-    for one in held:
+    for one in holdings(allocations, gpus).held:
         holders.setdefault(one.gpu.uuid, set()).add(one.holder)
     found: set[Holder] = set()
     for gpu in gpus:

@@ -17,6 +17,7 @@ from exporter.budget import Budget
 from exporter.dialects import Spoken
 from exporter.exposition import Body, Families, Renderer, Texts, finish
 from exporter.health import DEFAULT_POLICY, HealthPolicy
+from exporter.holdings import Holdings, held_at
 from exporter.owners import Matched, ProcessOwners
 from exporter.process_metrics import ProcessMetrics
 from exporter.readings import PROCESSES_OFF, AbsentReason, Allocation, GpuReading, Snapshot, SourceState
@@ -190,11 +191,12 @@ class Poller:
         )
 
     def _publish(self, snapshot: Snapshot, began: float) -> Publication:
-        health, values = collect(snapshot, self._node, self._health_policy)
-        values = {**values, **self._accounts.add(snapshot, began, self._node)}
+        who = held_at(snapshot)
+        health, values = collect(snapshot, who, self._node, self._health_policy)
+        values = {**values, **self._accounts.add(snapshot, who, began, self._node)}
         self._tell_gpus(health)
-        stale_health, _ = collect(withdrawn(snapshot), self._node)
-        foreign = self._spoken.families(snapshot, self._node, values)
+        stale_health, _ = collect(withdrawn(snapshot), Holdings(), self._node)
+        foreign = self._spoken.families(snapshot, who, self._node, values)
         values, foreign = self._budget.fit(health, values, foreign)
         health = {
             **health,

@@ -14,6 +14,7 @@ from exporter.believable import PIB, believable, percent
 from exporter.containers import BYTES_PER_MEGABYTE, container_samples
 from exporter.exposition import Families, Labels
 from exporter.health import DEFAULT_POLICY, HealthPolicy, Verdict, judge
+from exporter.holdings import Holdings
 from exporter.readings import AbsentReason, GpuReading, Snapshot, SourceState
 
 # field of GpuReading -> family, divisor, smallest and largest value (in the reading's unit) that can be true
@@ -36,8 +37,13 @@ _INFO_FACTS = c.NODE_INFO.labels[c.NODE_INFO.labels.index("driver_version") + 1 
 _Samples = dict[c.Metric, dict[Labels, float]]
 
 
-def collect(snapshot: Snapshot, node: str, health_policy: HealthPolicy = DEFAULT_POLICY) -> tuple[Families, Families]:
-    """Return the samples of health, and those of values (node and container families), of one node at one moment."""
+def collect(
+    snapshot: Snapshot, who: Holdings, node: str, health_policy: HealthPolicy = DEFAULT_POLICY
+) -> tuple[Families, Families]:
+    """Return the samples of health, and those of values (node and container families), of one node at one moment.
+
+    who: the holdings of this snapshot.
+    """
     health: _Samples = defaultdict(dict)
     values: _Samples = defaultdict(dict)
     _node_health(snapshot, node, health)
@@ -47,8 +53,7 @@ def collect(snapshot: Snapshot, node: str, health_policy: HealthPolicy = DEFAULT
         _verdict(judge(gpu, snapshot.taken_at, health_policy), (node, gpu.uuid, gpu.name), health)
         if gpu.fault is None:
             known[gpu.uuid] = _gpu_values(gpu, node, snapshot.driver_version, health, values)
-    absent = [gpu for gpu in snapshot.gpus if gpu.uuid not in known]
-    container_samples(snapshot.allocations, [*known.values(), *absent], node, health, values)
+    container_samples(who, known, node, health, values)
     return health, values
 
 

@@ -13,7 +13,7 @@ from exporter.believable import believed
 from exporter.dialects import aom, cce, dcgm, nvidia_smi
 from exporter.dialects.rows import Row, Samples, View
 from exporter.exposition import Families
-from exporter.holdings import Holder, Slot, holdings
+from exporter.holdings import Holder, Holdings, Slot
 from exporter.metric import Metric
 from exporter.readings import Snapshot
 
@@ -57,19 +57,21 @@ class Spoken:
         names = {metric.name for metric in self.order}
         return frozenset(metric for metric in catalogue.CATALOGUE if metric.name in names)
 
-    def families(self, snapshot: Snapshot, node: str, values: Families) -> Families:
-        """Say one snapshot in these dialects. ``values`` are its native samples."""
+    def families(self, snapshot: Snapshot, who: Holdings, node: str, values: Families) -> Families:
+        """Say one snapshot in these dialects. ``who`` and ``values`` are its holdings and its native samples."""
+        if not self.names:
+            return {}
         gpus = tuple(believed(gpu) for gpu in snapshot.gpus if gpu.fault is None)
-        view = View(snapshot, node, gpus, _holders(snapshot), values, self.labels)
+        view = View(snapshot, node, gpus, _holders(who), values, self.labels)
         samples: Samples = defaultdict(dict)
         for name in self.names:
             DIALECTS[name].speak(view, samples)
         return samples
 
 
-def _holders(snapshot: Snapshot) -> dict[tuple[str, Slot], tuple[Holder, ...]]:
+def _holders(who: Holdings) -> dict[tuple[str, Slot], tuple[Holder, ...]]:
     found: dict[tuple[str, Slot], tuple[Holder, ...]] = {}
-    for holding in holdings(snapshot.allocations or (), snapshot.gpus)[0]:
+    for holding in who.held:
         for piece in holding.pieces:
             thing = (holding.gpu.uuid, piece.slot)
             found[thing] = (*found.get(thing, ()), holding.holder)

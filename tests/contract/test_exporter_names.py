@@ -3,6 +3,7 @@
 from controller.sources.series import BOARD_SERIES, CONTAINER_SERIES, Fact, Holder, read_page
 from exporter.catalogue import BY_NAME
 from exporter.exposition import Renderer
+from exporter.holdings import held_at
 from exporter.samples import collect
 from tests.exporter.build import gpu, holds, process, snapshot
 
@@ -19,7 +20,8 @@ def test_every_native_name_that_the_controller_reads_is_in_the_catalogue_with_th
 def test_the_controller_reads_from_the_exporters_page_what_the_exporter_was_told() -> None:
     shared = gpu("GPU-b", processes=(process(1, "GPU-b", 100, 12.5), process(2, "GPU-b", 300, 25)))
     held = (holds('odd "pod"\\', "GPU-a"), holds("p", "GPU-b::0", pids=(1,)), holds("q", "GPU-b::1", pids=(2,)))
-    health, values = collect(snapshot(gpu("GPU-a"), shared, allocations=held), "n1")
+    of = snapshot(gpu("GPU-a"), shared, allocations=held)
+    health, values = collect(of, held_at(of), "n1")
     page = Renderer().render({**values, **health}).plain.encode()
     read = read_page(page, at=0.0)
     alone = read[Holder("ml", 'odd "pod"\\', "main", "GPU-a")]

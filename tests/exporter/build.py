@@ -6,6 +6,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
 from exporter.exposition import OPENMETRICS_END, Renderer
+from exporter.holdings import held_at
 from exporter.readings import Allocation, GpuReading, ProcessReading, Snapshot, SourceState
 from exporter.samples import collect
 
@@ -53,7 +54,7 @@ def snapshot(*gpus: GpuReading, allocations: tuple[Allocation, ...] | None = (),
 
 def published(of: Snapshot, node: str = "n1") -> Series:
     """Every series of that snapshot, as Prometheus' own parser reads it from the text."""
-    health, values = collect(of, node)
+    health, values = collect(of, held_at(of), node)
     return read(Renderer().render({**values, **health}).plain)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from exporter.dialects import DIALECTS, Spoken, nvidia_smi
 from exporter.exposition import Renderer, Texts
+from exporter.holdings import held_at
 from exporter.readings import (
     AbsentReason,
     EccReading,
@@ -124,7 +125,8 @@ LABELS = {"clusterName": "prod", "nodeIP": "10.0.0.7"}
 def spoken(of: Snapshot, *names: str, node: str = "node-1") -> Texts:
     """Return what these dialects, or all of them, print of a snapshot."""
     say = Spoken(names or tuple(DIALECTS), LABELS)
-    return Renderer(say.order).render(say.families(of, node, collect(of, node)[1]))
+    who = held_at(of)
+    return Renderer(say.order).render(say.families(of, who, node, collect(of, who, node)[1]))
 
 
 def heard(text: str) -> Series:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from exporter.accounts import Accounts
 from exporter.exposition import Renderer
+from exporter.holdings import held_at
 from exporter.readings import AbsentReason, GpuReading, MigReading, Snapshot
 from tests.exporter.build import MIB, Series, gpu, holds, process, read, snapshot, values
 
@@ -21,7 +22,7 @@ def added(*polls: Snapshot, step: float = 2.0, longest: float = 10.0) -> Series:
     accounts = Accounts(longest)
     found: Series = {}
     for number, poll in enumerate(polls):
-        found = read(Renderer().render(accounts.add(poll, 100 + number * step, "n1")).plain)
+        found = read(Renderer().render(accounts.add(poll, held_at(poll), 100 + number * step, "n1")).plain)
     return found
 
 
@@ -130,7 +131,7 @@ def test_a_pod_that_ended_starts_again_from_zero_and_leaves_nothing_behind() -> 
     accounts = Accounts(10)
     for number in range(1000):
         poll = snapshot(gpu(), allocations=(holds(f"p{number}", "GPU-a"),))
-        accounts.add(poll, number, "n1")
+        accounts.add(poll, held_at(poll), number, "n1")
     assert len(accounts._containers) == len(accounts._gpus) == 1
 
 

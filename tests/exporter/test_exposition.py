@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from exporter import catalogue
 from exporter.exposition import Families, Renderer, Texts, escape_label, finish
+from exporter.holdings import held_at
 from exporter.process_metrics import ProcessMetrics
 from exporter.readings import AbsentReason, GpuReading, Snapshot, SourceState
 from exporter.samples import collect, withdrawn
@@ -41,7 +42,7 @@ def rich() -> Snapshot:
 
 
 def rendered(of: Snapshot) -> Texts:
-    health, values = collect(of, "node-1")
+    health, values = collect(of, held_at(of), "node-1")
     return Renderer().render({**values, **health})
 
 

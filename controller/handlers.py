@@ -2,7 +2,8 @@
 
 Why it exists: Kopf must be kept where it does no harm. It runs in a thread and loop of its own, because it cancels
 every task that was made after its start; it has event handlers only, because timers and create or update handlers
-write to each object; it asks forever, because with its own patience a minute of a failing API server ends it.
+write to each object; it asks forever, because with its own patience a minute of a failing API server ends it; it never
+meets a 401, because it would close its session, and end if the watch of the other kind was just being opened.
 """
 
 import asyncio
@@ -169,21 +170,31 @@ class Shell:
             self._loop.call_soon_threadsafe(call, *args)
 
     async def _login(self, **_: Any) -> kopf.AiohttpSession:
-        """Give Kopf a session with our credentials. Asked again, it has met a 401: then they are read anew."""
+        """Give Kopf a session with our credentials. It asks again when TLS has broken in a way that it knows."""
         connection = self._cluster.connection
         if self._logged_in_at is not None:
             if self._clock() - self._logged_in_at > 10 * LOGIN_SECONDS:
                 self._relogin.reset()
             await asyncio.sleep(self._relogin.next())
-            renewal = connection.credentials.renew(connection.credentials.header)
-            future = asyncio.run_coroutine_threadsafe(renewal, self._loop)
-            async with asyncio.timeout(LOGIN_SECONDS):
-                await asyncio.wrap_future(future)
         self._logged_in_at = self._clock()
         trace = aiohttp.TraceConfig()
         trace.on_request_end.append(self._answered)
-        session = connection.session(trace)
+        session = connection.session(trace, middlewares=[self._renew_refused])
         return kopf.AiohttpSession(server=connection.server, aiohttp_session=session)
+
+    async def _renew_refused(
+        self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Read the credentials anew after a 401, and let Kopf take it for a lost connection: it asks again for ever."""
+        response = await send(request)
+        if response.status != 401:
+            return response
+        response.close()
+        renewal = self._cluster.connection.credentials.renew(request.headers.get("Authorization", ""))
+        async with asyncio.timeout(LOGIN_SECONDS):
+            renewed = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(renewal, self._loop))
+        outcome = "they were read anew" if renewed else "there are no newer ones yet"
+        raise aiohttp.ClientConnectionError(f"401: the credentials were refused; {outcome}")
 
     async def _answered(
         self, _session: aiohttp.ClientSession, _context: SimpleNamespace, end: aiohttp.TraceRequestEndParams

@@ -11,7 +11,7 @@ import logging
 import random
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -89,7 +89,9 @@ class Connection:
     tls: ssl.SSLContext | None = None
     proxy: str | None = None
 
-    def session(self, *traces: aiohttp.TraceConfig) -> aiohttp.ClientSession:
+    def session(
+        self, *traces: aiohttp.TraceConfig, middlewares: Sequence[aiohttp.ClientMiddlewareType] = ()
+    ) -> aiohttp.ClientSession:
         """Open a session for the running loop; each request carries the credentials of its moment."""
         trace = aiohttp.TraceConfig()
         trace.on_request_start.append(self._authorize)
@@ -99,6 +101,7 @@ class Connection:
             cookie_jar=aiohttp.DummyCookieJar(),
             proxy=self.proxy,
             trace_configs=[trace, *traces],
+            middlewares=middlewares,
         )
 
     async def _authorize(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import yarl
+from aiohttp import web
 
 from controller import discovery
 from controller.cluster import Cluster, Connection, Kind
@@ -166,7 +167,9 @@ async def test_the_age_of_kopfs_watches_is_known(api: ScriptedApi, cluster: Clus
     await shell.stop()
 
 
-async def test_a_refused_token_is_read_anew_for_kopf_too(api: ScriptedApi) -> None:
+@pytest.fixture
+async def rotated(api: ScriptedApi) -> AsyncIterator[tuple[Registry, Shell]]:
+    """A shell that is not started, whose token is t-1, then t-2, t-3: another each time that it is read."""
     serve(api)
     tokens = itertools.count(2)
 
@@ -175,21 +178,45 @@ async def test_a_refused_token_is_read_anew_for_kopf_too(api: ScriptedApi) -> No
 
     cluster = Cluster(Connection(api.url, Credentials("Bearer t-1", load)))
     registry = Registry(cluster, [WORKLOAD, POOL])
-    api.once("GET", WORKLOAD.path(), status(401, "Unauthorized"))
     shell = Shell(cluster, registry)
-    shell.start()
-    await api.put(WORKLOAD.path(), scaler("a"))
-    ended = asyncio.ensure_future(shell.wait_ended())
-    await until(lambda: registry.scalers["GPUWorkloadScaler"].entries or ended.done())
-    if ended.done():
-        # with the old token Kopf closes its session; a watch of the other kind, open at that moment, takes Kopf down
-        assert "Connection closed" in ended.result(), "the end is noticed, and the process starts anew"
-    else:
-        ended.cancel()
-        lists = [s.headers["Authorization"] for s in api.seen if s.path == WORKLOAD.path() and not s.watch]
-        assert lists[:2] == ["Bearer t-1", "Bearer t-2"]
+    yield registry, shell
     await shell.stop()
     await cluster.close()
+
+
+async def test_a_refused_token_is_read_anew_and_the_watch_of_the_other_kind_stays_open(api, rotated) -> None:
+    registry, shell = rotated
+    pools_are_watched = asyncio.Event()
+
+    async def late_refusal(request: web.Request) -> web.StreamResponse:
+        await pools_are_watched.wait()
+        return await status(401, "Unauthorized")(request)
+
+    api.once("GET", WORKLOAD.path(), late_refusal)
+    shell.start()
+    await until(lambda: api.count("GET", POOL.path(), watch=True))
+    pools_are_watched.set()
+    await api.put(WORKLOAD.path(), scaler("a"))
+    await until(lambda: registry.scalers["GPUWorkloadScaler"].entries)
+    await api.put(POOL.path(), scaler("p") | {"kind": POOL.kind, "metadata": {"name": "p", "generation": 1}})
+    await until(lambda: registry.scalers["GPUNodePoolScaler"].entries)
+    lists = [s.headers["Authorization"] for s in api.seen if s.path == WORKLOAD.path() and not s.watch]
+    assert lists == ["Bearer t-1", "Bearer t-2"]
+    assert api.count("GET", POOL.path()) == api.count("GET", POOL.path(), watch=True) == 1
+
+
+async def test_a_token_that_stays_refused_is_read_again_and_again_and_kopf_lives(api, rotated) -> None:
+    registry, shell = rotated
+    api.once("GET", WORKLOAD.path(), *[status(401, "Unauthorized")] * 3)
+    api.once("GET", WORKLOAD.path(), *[status(401, "Unauthorized")] * 2, watch=True)
+    shell.start()
+    scalers = registry.scalers["GPUWorkloadScaler"]
+    await until(lambda: api.count("GET", WORKLOAD.path(), watch=True) == 3)
+    await api.put(WORKLOAD.path(), scaler("a"))
+    await until(lambda: scalers.entries)
+    tokens = [s.headers["Authorization"] for s in api.seen if s.path == WORKLOAD.path()]
+    assert tokens[:7] == [f"Bearer t-{number}" for number in (1, 2, 3, 4, 4, 5, 6)]
+    assert api.count("GET", POOL.path()) == 1, "Kopf neither ended nor closed its session"
 
 
 def test_kopf_never_runs_out_of_patience() -> None:

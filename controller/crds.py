@@ -23,7 +23,7 @@ Column = tuple[str, str, str, str]
 _AGE: Column = ("Age", "date", ".metadata.creationTimestamp", "")
 _WORKLOAD_COLUMNS: tuple[Column, ...] = (
     ("Reference", "string", ".spec.scaleTargetRef.name", "What is scaled."),
-    ("Targets", "string", ".status.targets", "Current/target of each metric."),
+    ("Targets", "string", ".status.targets", "Current/target of the first two metrics, as an HPA shows them."),
     ("MinPods", "integer", ".spec.minReplicas", "Fewest replicas."),
     ("MaxPods", "integer", ".spec.maxReplicas", "Most replicas."),
     ("Replicas", "integer", ".status.currentReplicas", "Size now."),
@@ -31,6 +31,10 @@ _WORKLOAD_COLUMNS: tuple[Column, ...] = (
     ("Mode", "string", ".spec.mode", "Active, Preview or Off."),
     ("Reason", "string", ".status.decision.reason", "Why the size is what it is."),
     _AGE,
+)
+_WIDE_WORKLOAD_COLUMNS: tuple[Column, ...] = (
+    ("Ready", "integer", ".status.readyReplicas", "Pods that serve."),
+    ("Warming", "integer", ".status.warmingReplicas", "Pods that start: capacity on its way."),
 )
 _POOL_COLUMNS: tuple[Column, ...] = (
     ("Pool", "string", ".spec.pool.ref.name", "The object that holds the size."),
@@ -41,6 +45,12 @@ _POOL_COLUMNS: tuple[Column, ...] = (
     ("Mode", "string", ".spec.mode", "Active, Preview or Off."),
     ("Reason", "string", ".status.decision.reason", "Why the size is what it is."),
     _AGE,
+)
+_WIDE_POOL_COLUMNS: tuple[Column, ...] = (
+    ("Coming", "integer", ".status.nodes.coming", "Nodes on their way."),
+    ("GPUs", "integer", ".status.gpus.total", "GPUs of the nodes."),
+    ("Requested", "number", ".status.gpus.requested", "GPUs asked for by pods on the nodes."),
+    ("Waiting", "number", ".status.gpus.waiting", "GPUs asked for by pods that wait or are planned."),
 )
 
 
@@ -53,7 +63,7 @@ def definitions() -> tuple[Document, ...]:
             "Namespaced",
             "Scales a workload by what its GPUs do, or by any metric of a HorizontalPodAutoscaler.",
             (WorkloadSpec, WorkloadStatus),
-            _WORKLOAD_COLUMNS,
+            _columns(_WORKLOAD_COLUMNS, _WIDE_WORKLOAD_COLUMNS),
         ),
         _definition(
             POOL_KIND,
@@ -61,13 +71,13 @@ def definitions() -> tuple[Document, ...]:
             "Cluster",
             "Resizes a pool of GPU nodes by what pods ask for.",
             (PoolSpec, PoolStatus),
-            _POOL_COLUMNS,
+            _columns(_POOL_COLUMNS, _WIDE_POOL_COLUMNS),
         ),
     )
 
 
 def _definition(
-    kind: str, short: str, scope: str, doc: str, types: tuple[type[Any], type[Any]], columns: tuple[Column, ...]
+    kind: str, short: str, scope: str, doc: str, types: tuple[type[Any], type[Any]], columns: list[Document]
 ) -> Document:
     plural = f"{kind.lower()}s"
     spec, status = types
@@ -77,7 +87,7 @@ def _definition(
         "storage": True,
         "schema": {"openAPIV3Schema": _root(doc, openapi(spec, RULES), openapi(status))},
         "subresources": {"status": {}},
-        "additionalPrinterColumns": [_column(column) for column in columns],
+        "additionalPrinterColumns": columns,
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -112,6 +122,11 @@ def _root(doc: str, spec: Document, status: Document) -> Document:
             "status": status,
         },
     }
+
+
+def _columns(always: tuple[Column, ...], wide: tuple[Column, ...]) -> list[Document]:
+    """Make the columns that a table always has, then those that only ``-o wide`` shows."""
+    return [*map(_column, always), *(_column(column) | {"priority": 1} for column in wide)]
 
 
 def _column(column: Column) -> Document:

@@ -93,7 +93,7 @@ class WorkloadStatus:
     ready_replicas: Annotated[int | None, Doc("Pods that serve.")] = None
     warming_replicas: Annotated[int | None, Doc("Pods that start: capacity on its way.")] = None
     last_scale_time: Time | None = None
-    targets: Annotated[str | None, Length(1024), Doc('Current/target of each metric, such as "95%/80%".')] = None
+    targets: Annotated[str | None, Length(1024), Doc('As an HPA shows them, such as "utilization: 95%/80%".')] = None
     current_metrics: Annotated[tuple[MetricStatus, ...], Length(10)] = ()
     decision: Annotated[DecisionStatus | None, Doc("The decision in force, a hold included.")] = None
     decisions: Decisions = ()

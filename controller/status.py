@@ -5,7 +5,7 @@ here it is filled, compared and read back. A document is the JSON form of a stat
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeGuard
 from controller.core.arithmetic import INT32_MAX
 from controller.core.behavior import Dated, resumed
 from controller.core.model import Condition, Decision, Memory, MetricTrace, Observation, Reason
+from controller.core.words import brief
 from controller.facts import seconds
 from controller.resource_status import (
     ConditionStatus,
@@ -33,6 +34,7 @@ _LONGEST_SENTENCE = 4096
 _LONGEST_VALUE = 1024
 _LONGEST_MESSAGE = 32_768
 _MOST_INPUTS = 32
+_SHOWN_TARGETS = 2
 _MOST_KEPT = 2000
 _FAULTY = {
     ("AbleToScale", "False"),
@@ -101,7 +103,7 @@ def workload_document(
         desired_replicas=decision.desired,
         ready_replicas=sum(1 for pod in observation.pods if pod.ready and not pod.deleting),
         warming_replicas=warming,
-        targets=clipped(", ".join(_target(trace) for trace in decision.trace.metrics), _LONGEST_VALUE),
+        targets=clipped(_targets(decision.trace.metrics), _LONGEST_VALUE),
         current_metrics=tuple(_metric(trace) for trace in decision.trace.metrics),
         decision=now,
         memory=_memory_status(memory),
@@ -245,8 +247,11 @@ def _metric(trace: MetricTrace) -> MetricStatus:
     )
 
 
-def _target(trace: MetricTrace) -> str:
-    return f"{trace.current or '<unknown>'}/{trace.target}"
+def _targets(traces: Sequence[MetricTrace]) -> str:
+    """Write the column TARGETS as ``kubectl get hpa`` does, which shows two metrics and counts the rest."""
+    shown = ", ".join(brief(trace.metric, trace.current, trace.target) for trace in traces[:_SHOWN_TARGETS])
+    more = len(traces) - _SHOWN_TARGETS
+    return f"{shown} + {more} more..." if more > 0 else shown
 
 
 def _memory_status(memory: Memory) -> WorkloadMemory:

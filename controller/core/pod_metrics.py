@@ -213,7 +213,7 @@ def nothing_counted(metric: Metric, classes: Classes, reading: PodValues, observ
     return MetricTrace(
         metric=metric.label,
         target=words.target(metric),
-        current="unknown",
+        current=words.UNKNOWN,
         ratio=None,
         proposal=observation.replicas,
         warming=tuple(classes.warming),

@@ -58,7 +58,7 @@ def failed(metric: Metric, message: str, reason: Reason | None) -> MetricTrace:
     return MetricTrace(
         metric=metric.label,
         target=words.target(metric),
-        current="unknown",
+        current=words.UNKNOWN,
         ratio=None,
         proposal=None,
         error=message,

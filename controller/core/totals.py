@@ -136,7 +136,7 @@ def total_trace(
     return MetricTrace(
         metric=metric.label,
         target=words.target(metric),
-        current="unknown" if shown is None else words.amount(shown),
+        current=words.UNKNOWN if shown is None else words.amount(shown),
         ratio=of_target if math.isfinite(of_target) else None,
         proposal=proposal,
         total=total,

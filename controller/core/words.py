@@ -3,6 +3,7 @@
 from controller.core.model import Metric, Source, TargetType
 
 GPU_PERCENT = ("utilization", "memoryUtilization")
+UNKNOWN = "unknown"
 GPU_UNITS = {"memoryUsed": " MiB", "power": " W"}
 
 
@@ -30,6 +31,34 @@ def target(metric: Metric) -> str:
     if metric.target_type is TargetType.HEADROOM:
         return f"{value} left free on each pod"
     return f"{value} in total" if metric.target_type is TargetType.VALUE else f"{value} on average"
+
+
+_BRIEF = (
+    (" % on average", "%"),
+    (" % of requests", "%"),
+    (" left free on each pod", " free"),
+    (" on average", " (avg)"),
+    (" in total", ""),
+    (" MiB", "Mi"),
+    (" W", "W"),
+    (" %", "%"),
+)
+
+
+def brief(label: str, current: str, target: str) -> str:
+    """Write value and target of a metric as ``kubectl get hpa`` does: ``cpu: 95%/80%``, ``queue: 17/20 (avg)``.
+
+    ``label``, ``current`` and ``target`` are those of a trace, in the words of this module.
+    """
+    _, _, name = label.partition("/")
+    known = current and current != UNKNOWN
+    return f"{name or label}: {_shortened(current) if known else '<unknown>'}/{_shortened(target)}"
+
+
+def _shortened(text: str) -> str:
+    for long, short in _BRIEF:
+        text = text.replace(long, short)
+    return text
 
 
 def pods(count: int) -> str:

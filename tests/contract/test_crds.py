@@ -30,6 +30,11 @@ def spec_schemas(kind: str) -> list[tuple[str, dict[str, Any]]]:
     return list(schemas(version["schema"]["openAPIV3Schema"]["properties"]["spec"], "spec"))
 
 
+def names_of(kind: str, priority: int) -> list[str]:
+    columns = DEFINITIONS[kind]["spec"]["versions"][0]["additionalPrinterColumns"]
+    return [column["name"].upper() for column in columns if column.get("priority", 0) == priority]
+
+
 @pytest.mark.parametrize("kind", DEFINITIONS)
 def test_the_chart_ships_what_the_code_generates(kind: str) -> None:
     shipped = (CHART / crds.file_name(DEFINITIONS[kind])).read_text(encoding="utf-8")
@@ -84,14 +89,16 @@ def test_defaults_stand_only_where_an_hpa_has_them_or_has_no_such_field() -> Non
 
 def test_the_table_of_kubectl_has_the_columns_of_an_hpa_and_ours() -> None:
     shared = ["MODE", "REASON", "AGE"]
-    columns = {
-        kind: [column["name"].upper() for column in definition["spec"]["versions"][0]["additionalPrinterColumns"]]
-        for kind, definition in DEFINITIONS.items()
-    }
+    columns = {kind: names_of(kind, priority=0) for kind in DEFINITIONS}
     assert columns == {
         "GPUWorkloadScaler": ["REFERENCE", "TARGETS", "MINPODS", "MAXPODS", "REPLICAS", "DESIRED", *shared],
         "GPUNodePoolScaler": ["POOL", "MIN", "MAX", "NODES", "DESIRED", *shared],
     }
+
+
+def test_what_a_platform_engineer_asks_next_is_in_the_wide_table() -> None:
+    assert names_of("GPUWorkloadScaler", priority=1) == ["READY", "WARMING"]
+    assert names_of("GPUNodePoolScaler", priority=1) == ["COMING", "GPUS", "REQUESTED", "WAITING"]
 
 
 @pytest.mark.parametrize("kind", DEFINITIONS)

@@ -5,15 +5,19 @@ from typing import Any
 import jsonschema
 import pytest
 
+from controller.core import words
 from controller.core.model import (
     Condition,
     Decision,
     Memory,
+    Metric,
     MetricTrace,
     Observation,
     Pod,
     Reason,
+    Source,
     Step,
+    TargetType,
     Trace,
 )
 from controller.core.pool_model import (
@@ -72,10 +76,40 @@ def test_the_document_of_a_decision_is_what_the_schema_allows_and_says_it_all() 
         1,
         1,
     )
-    assert made["targets"] == "95%/80%"
+    assert made["targets"] == "utilization: 95%/80%"
     assert made["decision"]["inputs"] == {"gpu/utilization": "95% of 80% -> 5", "bounds": "5 -> 5: within"}
     assert made["lastScaleTime"] == timestamp(NOW)
     assert made["observedGeneration"] == 3
+
+
+GPU_80 = Metric(Source.GPU, "utilization", TargetType.AVERAGE_VALUE, 80_000)
+CPU_80 = Metric(Source.RESOURCE, "cpu", TargetType.UTILIZATION, 80)
+QUEUE = Metric(Source.EXTERNAL, "queue/depth", TargetType.AVERAGE_VALUE, 20_000)
+ALL_OF_IT = Metric(Source.EXTERNAL, "requests", TargetType.VALUE, 1_500)
+ROOM = Metric(Source.GPU, "memoryUsed", TargetType.HEADROOM, 8_000_000)
+
+
+@pytest.mark.parametrize(
+    ("metric", "current", "column"),
+    [
+        (GPU_80, "95.5 %", "utilization: 95.5%/80%"),
+        (CPU_80, "95 % of requests", "cpu: 95%/80%"),
+        (CPU_80, "unknown", "cpu: <unknown>/80%"),
+        (QUEUE, "17.5", "queue/depth: 17.5/20 (avg)"),
+        (ALL_OF_IT, "3", "requests: 3/1.5"),
+        (ROOM, "71000 MiB", "memoryUsed: 71000Mi/8000Mi free"),
+    ],
+)
+def test_targets_are_shown_as_kubectl_shows_those_of_an_hpa(metric: Metric, current: str, column: str) -> None:
+    trace = MetricTrace(metric.label, words.target(metric), current, None, None)
+    made = document(made=replace(decision(), trace=Trace(metrics=(trace,))))
+    assert made["targets"] == column
+
+
+def test_of_many_metrics_two_are_shown_and_the_rest_is_counted() -> None:
+    traces = tuple(MetricTrace(f"gpu/m{i}", "80 %", f"{i} %", None, None) for i in range(4))
+    made = document(made=replace(decision(), trace=Trace(metrics=traces)))
+    assert made["targets"] == "m0: 0%/80%, m1: 1%/80% + 2 more..."
 
 
 def test_texts_longer_than_the_schema_allows_are_cut() -> None:

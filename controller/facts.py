@@ -107,6 +107,14 @@ class PodFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ExporterFacts:
+    """Where an exporter is scraped, and the one node that it may speak of; "" = any, nobody knows where it runs."""
+
+    url: str
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """One node."""
 
@@ -196,15 +204,15 @@ def pod_facts(manifest: Manifest) -> PodFacts:
     )
 
 
-def exporter_url(manifest: Manifest, port: str) -> str | None:
+def exporter_facts(manifest: Manifest, port: str, scheme: str = "http") -> ExporterFacts | None:
     """Find where an exporter's pod serves: ``port`` is a containerPort's name or a number. None = it does not, yet."""
-    status = _part(manifest, "status")
+    spec, status = _part(manifest, "spec"), _part(manifest, "status")
     address = status.get("podIP") or ""
-    number = port if port.isdecimal() else dict(_ports(_part(manifest, "spec"))).get(port)
+    number = port if port.isdecimal() else dict(_ports(spec)).get(port)
     if not address or not number or status.get("phase") != "Running":
         return None
     host = f"[{address}]" if ":" in address else address
-    return f"http://{host}:{number}/metrics/native"
+    return ExporterFacts(f"{scheme}://{host}:{number}/metrics/native", spec.get("nodeName") or "")
 
 
 def node_facts(manifest: Manifest) -> NodeFacts:

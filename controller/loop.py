@@ -125,7 +125,8 @@ class Loop:
     async def _read(self, asks: list[Ask]) -> Sources:
         gpu, queries = await asyncio.gather(self._exporters.read(), self._prometheus.read(asks))
         failing = sum(isinstance(result, Fault) for result in queries.values())
-        self._telemetry.sources(gpu.exporters, {"exporters": len(gpu.failures), "prometheus": failing})
+        failures = {"exporters": len(gpu.failures), "prometheus": failing}
+        self._telemetry.sources(gpu.exporters, failures, foreign_pods=len(gpu.foreign))
         return Sources(gpu, queries)
 
     def _say_once(self, text: str) -> None:

@@ -139,16 +139,17 @@ def _gpu_reading(metric: GpuMetric, pods: Sequence[PodFacts], gpu: GpuReadings, 
             else:
                 samples[pod.name] = sample
     if not samples and not rejected and any(pod.ready and not pod.deleting for pod in pods):
-        return _nothing(metric, gpu)
+        return _nothing(metric, pods, gpu)
     return PodValues(samples, rejected)
 
 
-def _nothing(metric: GpuMetric, gpu: GpuReadings) -> Failed:
+def _nothing(metric: GpuMetric, pods: Sequence[PodFacts], gpu: GpuReadings) -> Failed:
     """No pod has a single series: the sources fail, or nobody says who holds which GPU."""
     if gpu.failures or not gpu.exporters:
         return Failed(Reason.FAILED_GET_GPU_METRIC, gpu.why_empty())
     container = f" with a container named {metric.container}" if metric.container else ""
-    return Failed(Reason.NO_ATTRIBUTION, f"no exporter has a GPU series of any pod of the target{container}")
+    foreign = next((f"; {gpu.foreign[key]}" for pod in pods if (key := (pod.namespace, pod.name)) in gpu.foreign), "")
+    return Failed(Reason.NO_ATTRIBUTION, f"no exporter has a GPU series of any pod of the target{container}{foreign}")
 
 
 def _held(pod: PodFacts, gpu: GpuReadings, now: float, container: str | None = None) -> tuple[HeldGpu, ...] | _Missing:

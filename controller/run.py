@@ -20,6 +20,7 @@ from aiohttp import web
 
 from controller.act import Actor
 from controller.cluster import Cluster, ConfigError
+from controller.facts import ExporterFacts
 from controller.handlers import Shell
 from controller.leader import Durations, Elector, elapsed
 from controller.loop import Loop
@@ -85,12 +86,14 @@ class Operator:
             cluster,
             exporter_selector="" if settings.exporter_url else settings.exporter_selector,
             exporter_port=settings.exporter_port,
+            exporter_namespaces=settings.exporter_namespace,
             on_wake=lambda: self._loop.wake(),
         )
         self._shell = Shell(cluster, self.view.registry)
         self._actor = Actor(cluster, self._elector.is_leader, count=self._telemetry.wrote, clock=clock)
         self._exporters = Exporters(
-            (lambda: settings.exporter_url) if settings.exporter_url else self.view.exporters,
+            _given_or_found(settings, self.view),
+            sought=_sought(settings),
             deadline_seconds=SCRAPE_SHARE * settings.tick,
             clock=clock,
         )
@@ -191,6 +194,18 @@ class Operator:
         missing = [] if self.view.synced else self.view.unsynced()
         text = f"not listed yet: {', '.join(missing)}" if missing else "ok"
         return web.Response(text=text, status=503 if missing else 200)
+
+
+def _given_or_found(settings: Settings, view: View) -> Callable[[], list[ExporterFacts]]:
+    given = [ExporterFacts(url) for url in settings.exporter_url]
+    return (lambda: given) if given else view.exporters
+
+
+def _sought(settings: Settings) -> str:
+    """Say which pods are taken for exporters."""
+    namespaces = ", ".join(settings.exporter_namespace)
+    where = f"in namespace {namespaces}" if namespaces else "in any namespace"
+    return f"a running pod {where} with the labels {settings.exporter_selector} and a port {settings.exporter_port}"
 
 
 def steady_clock() -> Callable[[], float]:

@@ -68,6 +68,10 @@ def _urls(texts: str) -> tuple[str, ...]:
     return tuple(_url(text) for text in texts.split())
 
 
+def _words(texts: str) -> tuple[str, ...]:
+    return tuple(texts.split())
+
+
 def _servers(texts: str) -> tuple[Server, ...]:
     found = []
     for text in texts.split():
@@ -116,12 +120,14 @@ class Settings:
         "0.0.0.0:8080", "address of /metrics, /healthz and /readyz, HOST:PORT; port 0 takes a free one", _address
     )
     address_file: str = _row("", "write the address that is served on to this file")
-    exporter_selector: str = _row(
-        "app.kubernetes.io/name=gpuscale-exporter", "labels of the exporters' pods, in any namespace"
-    )
+    exporter_selector: str = _row("app.kubernetes.io/name=gpuscale-exporter", "labels of the exporters' pods")
+    exporter_namespace: tuple[str, ...] = _row(
+        "", "namespace of the exporters' pods; repeatable; default: all, so whoever may label a pod is believed",
+        _words, repeat=True,
+    )  # fmt: skip
     exporter_port: str = _row("metrics", "the exporters' container port: its name or number", _port)
     exporter_url: tuple[str, ...] = _row(
-        "", "an exporter's address; repeatable; replaces the selector", _urls, repeat=True
+        "", "an exporter's address; repeatable; replaces selector and namespaces", _urls, repeat=True
     )
     prometheus: tuple[Server, ...] = _row(
         "", "NAME=URL of a Prometheus server that resources may name; repeatable", _servers, repeat=True

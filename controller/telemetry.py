@@ -52,6 +52,11 @@ class Telemetry:
             "gpuscale_source_failing", "Sources that gave nothing at the last pass.", ["source"], registry=registry
         )
         self._exporters = Gauge("gpuscale_exporters", "GPU exporters that are scraped.", registry=registry)
+        self._foreign = Gauge(
+            "gpuscale_scrape_foreign_pods",
+            "Pods of which an exporter on another node told at the last pass; it is not believed.",
+            registry=registry,
+        )
         self._leader = Gauge("gpuscale_leader", "1 while this process leads.", registry=registry)
         self._writes = Counter(
             "gpuscale_writes", "Writes to the API server by what and result.", ["what", "result"], registry=registry
@@ -118,9 +123,10 @@ class Telemetry:
         """Note how old the readings were when the pass had written its decisions."""
         self._delay.observe(delay_seconds)
 
-    def sources(self, exporters: int, failing: Mapping[str, int]) -> None:
-        """Note how many sources there are and how many fail."""
+    def sources(self, exporters: int, failing: Mapping[str, int], *, foreign_pods: int) -> None:
+        """Note how many sources there are, how many fail, and of how many pods the wrong node's exporter told."""
         self._exporters.set(exporters)
+        self._foreign.set(foreign_pods)
         for source, number in failing.items():
             self._failing.labels(source).set(number)
 

@@ -5,17 +5,18 @@ every copy is whole.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from controller.cluster import NODE, POD, ApiError, Cluster, Kind, NotFound
+from controller.cluster import NODE, POD, ApiError, Cluster, Kind, NotFound, Object
 from controller.facts import (
+    ExporterFacts,
     HpaFacts,
     NodeFacts,
     PodFacts,
     Shape,
     TargetFacts,
-    exporter_url,
+    exporter_facts,
     hpa_facts,
     node_facts,
     pod_facts,
@@ -59,27 +60,36 @@ class View:
     """Everything that is watched. ``on_wake`` is called when a pass should come at once."""
 
     def __init__(
-        self, cluster: Cluster, *, exporter_selector: str, exporter_port: str, on_wake: Callable[[], None]
+        self,
+        cluster: Cluster,
+        *,
+        exporter_selector: str,
+        exporter_port: str,
+        exporter_namespaces: Collection[str] = (),
+        on_wake: Callable[[], None],
     ) -> None:
-        """With an empty ``exporter_selector`` no exporters are looked for."""
+        """With an empty ``exporter_selector`` no exporters are looked for; no namespaces = in all."""
+
+        def exporter(pod: Object) -> ExporterFacts | None:
+            here = not exporter_namespaces or pod["metadata"].get("namespace") in exporter_namespaces
+            return exporter_facts(pod, exporter_port) if here else None
+
         self.registry = Registry(cluster, [WORKLOADS, POOLS])
         self._cluster = cluster
         self._pods = Store(cluster, POD, pod_facts)
         self._nodes = Store(cluster, NODE, node_facts)
         self._hpas = Store(cluster, HPA, hpa_facts)
         self._targets = {kind.kind: Store(cluster, kind, target_facts) for kind in TARGETS}
-        self._exporters = (
-            Store(cluster, POD, lambda pod: exporter_url(pod, exporter_port), label_selector=exporter_selector)
-            if exporter_selector
-            else None
-        )
+        self._exporters = Store(cluster, POD, exporter, label_selector=exporter_selector) if exporter_selector else None
         self._index: PodIndex | None = None
         self._on_wake = on_wake
         self._pods.on_change(self._pod_changed)
         for scalers in self.registry.scalers.values():
             scalers.on_spec_change(lambda _key, _entry: on_wake())
 
-    def stores(self) -> list[Store[PodFacts] | Store[NodeFacts] | Store[HpaFacts] | Store[TargetFacts] | Store[str]]:
+    def stores(
+        self,
+    ) -> list[Store[PodFacts] | Store[NodeFacts] | Store[HpaFacts] | Store[TargetFacts] | Store[ExporterFacts]]:
         """List every store."""
         exporters = [self._exporters] if self._exporters is not None else []
         return [self._pods, self._nodes, self._hpas, *self._targets.values(), *exporters]
@@ -108,8 +118,8 @@ class View:
         """Seconds since the worst of the watches was last alive."""
         return max(store.live_watch_age() for store in self.stores())
 
-    def exporters(self) -> list[str]:
-        """List the exporters' addresses."""
+    def exporters(self) -> list[ExporterFacts]:
+        """List the exporters."""
         return list(self._exporters.objects.values()) if self._exporters is not None else []
 
     def nodes(self) -> list[NodeFacts]:

@@ -1,24 +1,31 @@
 """Direct scrape: GPU values per pod, straight from the exporters, once per tick for all scalers.
 
 Why it exists: a reading that goes through a scrape interval and a query is tens of seconds old; one page per node
-and tick is cheap. One exporter's fault stays that exporter's.
+and tick is cheap. One exporter's fault stays that exporter's, and each is believed about its own node only.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
 
+from controller.facts import ExporterFacts
 from controller.sources.fetch import Answer, FetchError, fetch
 from controller.sources.series import GpuValues, Holder, LabelCache, NotMetricsError, read_page
+
+log = logging.getLogger(__name__)
 
 _METRIC_TYPES = ("", "text/plain", "application/openmetrics-text", "application/octet-stream")
 _ACCEPT = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "gzip"}
 _NATIVE = "/native"
 _FIRST_PAUSE_SECONDS = 2.0
 _LONGEST_PAUSE_SECONDS = 15.0
+
+PodName = tuple[str, str]
+"""(namespace, pod)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +39,20 @@ class HeldGpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuReadings:
-    """All exporters at one tick: (namespace, pod) -> its GPUs; exporter -> why it gave nothing."""
+    """All exporters at one tick: pod -> its GPUs; exporter's address -> why it gave nothing."""
 
-    pods: Mapping[tuple[str, str], tuple[HeldGpu, ...]] = field(default_factory=dict)
+    pods: Mapping[PodName, tuple[HeldGpu, ...]] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
     exporters: int = 0
+    foreign: Mapping[PodName, str] = field(default_factory=dict)
+    """Pod -> a sentence about the exporter that tells of it from another node than it says, and is not believed."""
+    sought: str = ""
+    """Which exporters are looked for."""
 
     def why_empty(self) -> str:
         """Say, where no value is there at all, that there is no exporter or which ones fail."""
         if not self.exporters:
-            return "no GPU exporter was found"
+            return f"no GPU exporter was found{f': {self.sought}' if self.sought else ''}"
         if not self.failures:
             return f"none of the {self.exporters} GPU exporters names a container of these pods"
         name, why = next(iter(sorted(self.failures.items())))
@@ -53,10 +64,13 @@ class _Exporter:
     """What is remembered of one address between ticks."""
 
     url: str
+    node: str
     labels: LabelCache = field(default_factory=dict)
     failure: str = ""
     pause_seconds: float = 0.0
     not_before: float = 0.0
+    speaks_of: str = ""
+    """Another node than its own, of which its last page told."""
 
     def failed(self, why: str, now: float, *, slow: bool) -> None:
         """Note a failure. One that costs the deadline is repeated less and less often: it must not slow every tick."""
@@ -75,31 +89,34 @@ class Exporters:
 
     def __init__(
         self,
-        addresses: Callable[[], Iterable[str]],
+        addresses: Callable[[], Iterable[ExporterFacts]],
         *,
         deadline_seconds: float,
+        sought: str = "",
         concurrency: int = 128,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._addresses = addresses
         self._deadline_seconds = deadline_seconds
+        self._sought = sought
         self._concurrency = concurrency
         self._clock = clock
         self._monotonic = monotonic
-        self._known: dict[str, _Exporter] = {}
+        self._known: dict[ExporterFacts, _Exporter] = {}
         self._session: aiohttp.ClientSession | None = None
 
     async def read(self) -> GpuReadings:
         """One page from each exporter. Never raises; what failed is named in ``failures``."""
-        urls = sorted(set(self._addresses()))
-        self._known = {url: self._known.get(url) or _Exporter(url) for url in urls}
+        found = sorted(set(self._addresses()), key=lambda one: (one.url, one.node))
+        self._known = {one: self._known.get(one) or _Exporter(one.url, one.node) for one in found}
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=self._concurrency, keepalive_timeout=60)
             self._session = aiohttp.ClientSession(connector=connector, headers=_ACCEPT)
-        pages = await asyncio.gather(*(self._page(url, self._session) for url in urls))
-        failures = {url: known.failure for url, known in self._known.items() if known.failure}
-        return GpuReadings(_by_pod(pages), failures, len(urls))
+        pages = await asyncio.gather(*(self._page(one, self._session) for one in self._known.values()))
+        failures = {one.url: known.failure for one, known in self._known.items() if known.failure}
+        own, foreign = _own_nodes(zip(self._known.values(), pages, strict=True))
+        return GpuReadings(_by_pod(own), failures, len(found), foreign, self._sought)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -107,8 +124,7 @@ class Exporters:
             await self._session.close()
             self._session = None
 
-    async def _page(self, url: str, session: aiohttp.ClientSession) -> dict[Holder, GpuValues]:
-        exporter = self._known[url]
+    async def _page(self, exporter: _Exporter, session: aiohttp.ClientSession) -> dict[Holder, GpuValues]:
         if self._monotonic() < exporter.not_before:
             return {}
         asked_at = self._clock()
@@ -137,7 +153,44 @@ def _check(answer: Answer) -> None:
         raise NotMetricsError(f"answered {answer.content_type}, not metrics")
 
 
-def _by_pod(pages: Iterable[Mapping[Holder, GpuValues]]) -> dict[tuple[str, str], tuple[HeldGpu, ...]]:
+def _own_nodes(
+    read: Iterable[tuple[_Exporter, Mapping[Holder, GpuValues]]],
+) -> tuple[list[dict[Holder, GpuValues]], dict[PodName, str]]:
+    """Keep what each exporter tells of its own node; a series that names no node is of the exporter's node.
+
+    Else whoever runs on one node, and can pass for an exporter, could tell of the pods of all others.
+    """
+    pages: list[dict[Holder, GpuValues]] = []
+    foreign: dict[PodName, str] = {}
+    for exporter, page in read:
+        own, named = {}, ""
+        for holder, values in page.items():
+            values.node = values.node or exporter.node
+            if exporter.node in ("", values.node):
+                own[holder] = values
+            else:
+                named = values.node
+                foreign[holder.namespace, holder.pod] = (
+                    f"the exporter {exporter.url} on node {exporter.node} tells of {holder.pod} as on node {named}, "
+                    "which only that node's exporter may"
+                )
+        pages.append(own)
+        _say_foreign(exporter, named)
+    return pages, foreign
+
+
+def _say_foreign(exporter: _Exporter, named: str) -> None:
+    """Log when an exporter begins to tell of another node; a page that could not be had says nothing new."""
+    if named and named != exporter.speaks_of:
+        log.warning(
+            "exporter %s runs on node %s and tells of node %s: not believed; is its --node right?",
+            exporter.url, exporter.node, named,
+        )  # fmt: skip
+    if not exporter.failure:
+        exporter.speaks_of = named
+
+
+def _by_pod(pages: Iterable[Mapping[Holder, GpuValues]]) -> dict[PodName, tuple[HeldGpu, ...]]:
     """Group by pod; where two exporters tell of one holder, the fresher page counts, then the one that knows more."""
     merged: dict[Holder, GpuValues] = {}
     for page in pages:
@@ -145,7 +198,7 @@ def _by_pod(pages: Iterable[Mapping[Holder, GpuValues]]) -> dict[tuple[str, str]
             known = merged.get(holder)
             if known is None or (values.at, len(values.values)) > (known.at, len(known.values)):
                 merged[holder] = values
-    pods: dict[tuple[str, str], list[HeldGpu]] = {}
+    pods: dict[PodName, list[HeldGpu]] = {}
     for holder, values in merged.items():
         pods.setdefault((holder.namespace, holder.pod), []).append(HeldGpu(holder.container, holder.gpu, values))
     return {pod: tuple(held) for pod, held in pods.items()}

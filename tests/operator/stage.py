@@ -86,7 +86,8 @@ class Stage:
         self._client = await Cluster.connect(server=self.url)
         for definition in definitions():
             await self._client.create(CRD, dict(definition))
-        await self._create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}})
+        for name in ("ml", "elsewhere"):
+            await self._create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
     def forget_rules(self) -> None:
         """Let any scaler in, as an API server does whose definitions are older than a rule of today."""
@@ -176,16 +177,16 @@ class Stage:
         await self._create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
         await self._client.patch(POD, name, {"status": _pod_status(node, ready=ready)}, "ml", subresource="status")
 
-    async def exporter_pod(self, name: str, url: str) -> None:
+    async def exporter_pod(self, name: str, url: str, *, namespace: str = "ml", node: str = "n1") -> None:
         """Make the pod behind which the scripted exporter stands."""
         port = int(url.rpartition(":")[2])
         container = {"name": "exporter", "image": "x", "ports": [{"name": "metrics", "containerPort": port}]}
         labels = {"app.kubernetes.io/name": "gpuscale-exporter"}
-        meta = {"name": name, "namespace": "ml", "labels": labels}
-        spec = {"containers": [container], "nodeName": "n1"}
+        meta = {"name": name, "namespace": namespace, "labels": labels}
+        spec = {"containers": [container], "nodeName": node}
         await self._create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
-        status = {"status": {**_pod_status("n1", ready=True), "podIP": "127.0.0.1"}}
-        await self._client.patch(POD, name, status, "ml", subresource="status")
+        status = {"status": {**_pod_status(node, ready=True), "podIP": "127.0.0.1"}}
+        await self._client.patch(POD, name, status, namespace, subresource="status")
 
     async def fleet(self, app: str, count: int, usage: float | str | None) -> None:
         """Make a deployment with that many ready pods, each with this usage (None = no series)."""

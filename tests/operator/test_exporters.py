@@ -1,10 +1,12 @@
 import asyncio
 import gzip
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
 
 import pytest
 from aiohttp import web
 
+from controller.facts import ExporterFacts
 from controller.sources.exporters import Exporters, GpuReadings
 from controller.sources.series import Fact
 from tests.operator.scripted import Answering, Scripted, fifty_megabytes, half_a_body, hanging, serving, text
@@ -23,7 +25,17 @@ async def good() -> AsyncIterator[Scripted]:
 
 
 async def read_once(*urls: str, deadline: float = 5.0, clock: Callable[[], float] = lambda: 1000.0) -> GpuReadings:
-    exporters = Exporters(lambda: urls, deadline_seconds=deadline, clock=clock)
+    return await read_found(*found(urls), deadline=deadline, clock=clock)
+
+
+def found(urls: Iterable[str]) -> list[ExporterFacts]:
+    return [ExporterFacts(url) for url in urls]
+
+
+async def read_found(
+    *addresses: ExporterFacts, deadline: float = 5.0, clock: Callable[[], float] = lambda: 1000.0
+) -> GpuReadings:
+    exporters = Exporters(lambda: addresses, deadline_seconds=deadline, clock=clock)
     try:
         return await exporters.read()
     finally:
@@ -70,7 +82,7 @@ async def test_a_hanging_exporter_costs_the_deadline_once_and_is_then_asked_less
     async with serving(text("")) as stuck:
         stuck.answer = hanging(lambda: stuck)
         exporters = Exporters(
-            lambda: (stuck.url, good.url), deadline_seconds=0.2, clock=lambda: 1.0, monotonic=lambda: now
+            lambda: found([stuck.url, good.url]), deadline_seconds=0.2, clock=lambda: 1.0, monotonic=lambda: now
         )
         for _ in range(3):
             readings = await exporters.read()
@@ -115,7 +127,7 @@ async def test_of_two_exporters_that_tell_of_one_container_the_fresher_counts() 
 
 async def test_an_exporter_that_is_gone_from_the_list_leaves_neither_values_nor_a_failure() -> None:
     urls = ["http://127.0.0.1:1/metrics"]
-    exporters = Exporters(lambda: urls, deadline_seconds=5.0)
+    exporters = Exporters(lambda: found(urls), deadline_seconds=5.0)
     assert (await exporters.read()).failures
     urls.clear()
     readings = await exporters.read()
@@ -138,9 +150,57 @@ async def test_three_hundred_exporters_are_read_with_bounded_connections() -> No
 
     async with serving(answer) as script:
         exporters = Exporters(
-            lambda: [f"{script.url}/?pod=p{i}" for i in range(300)], deadline_seconds=60.0, concurrency=8
+            lambda: found(f"{script.url}/?pod=p{i}" for i in range(300)), deadline_seconds=60.0, concurrency=8
         )
         readings = await exporters.read()
         await exporters.close()
     assert len(readings.pods) == 300
     assert most <= 8
+
+
+def on(node: str, pod: str, value: float) -> str:
+    return usage(pod, value).replace('node="n"', f'node="{node}"')
+
+
+async def test_an_exporter_is_believed_about_the_node_that_it_runs_on_and_about_no_other() -> None:
+    async with serving(text(on("n1", "own", 50) + on("n2", "theirs", 0))) as script:
+        readings = await read_found(ExporterFacts(script.url, "n1"))
+    assert set(readings.pods) == {("ml", "own")}
+    assert readings.failures == {}
+    assert list(readings.foreign) == [("ml", "theirs")]
+    assert "on node n1 tells of theirs as on node n2" in readings.foreign["ml", "theirs"]
+
+
+async def test_a_forged_page_does_not_replace_the_true_one_however_fresh_it_is() -> None:
+    async with serving(text(on("n2", "p", 90), Age="5")) as true, serving(text(on("n2", "p", 0), Age="0")) as forged:
+        readings = await read_found(ExporterFacts(true.url, "n2"), ExporterFacts(forged.url, "n1"))
+    assert values(readings, "p") == {Fact.UTILIZATION: 90000}
+    assert ("ml", "p") in readings.foreign
+
+
+async def test_series_without_a_node_are_of_the_node_that_their_exporter_runs_on() -> None:
+    async with serving(text(usage("p", 5).replace('node="n",', ""))) as script:
+        readings = await read_found(ExporterFacts(script.url, "n1"))
+    (held,) = readings.pods["ml", "p"]
+    assert held.values.node == "n1"
+
+
+async def test_an_address_of_which_nobody_knows_the_node_may_speak_of_any() -> None:
+    async with serving(text(on("n1", "a", 1) + on("n2", "b", 2))) as script:
+        readings = await read_once(script.url)
+    assert set(readings.pods) == {("ml", "a"), ("ml", "b")}
+    assert readings.foreign == {}
+
+
+async def test_an_exporter_that_begins_to_tell_of_another_node_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(text(on("n2", "p", 1))) as script:
+        exporters = Exporters(lambda: [ExporterFacts(script.url, "n1")], deadline_seconds=5.0)
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                await exporters.read()
+        await exporters.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"exporter {script.url} runs on node n1 and tells of node n2: not believed; is its --node right?"
+    ]

@@ -2,7 +2,16 @@ from typing import Any
 
 import pytest
 
-from controller.facts import exporter_url, hpa_facts, is_gpu, node_facts, pod_facts, seconds, target_facts
+from controller.facts import (
+    ExporterFacts,
+    exporter_facts,
+    hpa_facts,
+    is_gpu,
+    node_facts,
+    pod_facts,
+    seconds,
+    target_facts,
+)
 from controller.labels import PodIndex, parse_selector
 
 
@@ -129,7 +138,10 @@ def test_gpu_resources_are_known_by_their_names(name: str, *, gpu: bool) -> None
 
 def exporter(**status: Any) -> dict[str, Any]:
     ports = [{"name": "metrics", "containerPort": 9836}]
-    return {"spec": {"containers": [{"ports": ports}]}, "status": {"phase": "Running", "podIP": "10.0.0.7", **status}}
+    return {
+        "spec": {"nodeName": "n1", "containers": [{"ports": ports}]},
+        "status": {"phase": "Running", "podIP": "10.0.0.7", **status},
+    }
 
 
 @pytest.mark.parametrize(
@@ -146,7 +158,11 @@ def exporter(**status: Any) -> dict[str, Any]:
 def test_an_exporter_is_found_by_its_pods_address_and_port(
     manifest: dict[str, Any], port: str, url: str | None
 ) -> None:
-    assert exporter_url(manifest, port) == url
+    assert exporter_facts(manifest, port) == (ExporterFacts(url, "n1") if url else None)
+
+
+def test_an_exporter_is_asked_by_the_scheme_of_the_settings() -> None:
+    assert exporter_facts(exporter(), "metrics", "https") == ExporterFacts("https://10.0.0.7:9836/metrics/native", "n1")
 
 
 def test_a_selector_object_becomes_text_that_means_the_same() -> None:

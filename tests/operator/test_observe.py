@@ -122,6 +122,21 @@ def test_no_series_of_any_ready_pod_is_no_attribution() -> None:
     assert fault.reason is Reason.NO_ATTRIBUTION
 
 
+def test_a_pod_of_which_only_another_nodes_exporter_tells_has_no_value_and_the_reason_says_so() -> None:
+    told = GpuReadings({}, {}, 1, {("ml", "b"): "the exporter x on node n1 tells of b as on node n2"})
+    fault = failed(observed(spec(gpu()), told))
+    assert fault.reason is Reason.NO_ATTRIBUTION
+    assert fault.message.endswith("; the exporter x on node n1 tells of b as on node n2")
+
+
+def test_where_no_exporter_was_found_the_reason_says_what_was_looked_for() -> None:
+    fault = failed(observed(spec(gpu()), GpuReadings(sought="a pod in namespace gpus")))
+    assert (fault.reason, fault.message) == (
+        Reason.FAILED_GET_GPU_METRIC,
+        "no GPU exporter was found: a pod in namespace gpus",
+    )
+
+
 def test_failing_exporters_are_the_reason_where_no_value_is_left() -> None:
     fault = failed(observed(spec(gpu()), GpuReadings({}, {"http://x": "HTTP 500"}, 2)))
     assert fault.reason is Reason.FAILED_GET_GPU_METRIC

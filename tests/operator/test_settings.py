@@ -29,6 +29,7 @@ def test_flag_wins_over_variable_and_variable_over_default() -> None:
 def test_repeatable_flags_are_lists_and_their_variables_have_blanks_between_entries() -> None:
     urls = settings("--exporter-url", "http://a:1/metrics", "--exporter-url", "http://b:2/metrics").exporter_url
     assert urls == ("http://a:1/metrics", "http://b:2/metrics")
+    assert settings(GPUSCALE_EXPORTER_NAMESPACE="gpu operators").exporter_namespace == ("gpu", "operators")
     servers = settings(GPUSCALE_PROMETHEUS="default=http://p:9090 long=https://t/prefix").prometheus
     assert [(server.name, server.url) for server in servers] == [
         ("default", "http://p:9090"),

@@ -67,7 +67,9 @@ def wire(settings: Settings) -> tuple[Source, AllocationSource]:
     # the driver's library is loaded only where a driver is asked for
     from exporter.nvml.device import NvmlSource
 
-    source = NvmlSource(settings.deadline, slow_seconds=settings.slow_poll_seconds)
+    source = NvmlSource(
+        settings.deadline, slow_seconds=settings.slow_poll_seconds, detailed=Spoken(settings.dialect).detailed
+    )
     return source, KubeletAllocations(settings.kubelet_socket, settings.deadline)
 
 

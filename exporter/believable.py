@@ -25,7 +25,12 @@ _RANGES: dict[str, tuple[float, float]] = {
 }
 _COUNT = (0, 2.0**62)
 # the driver tells intended fan speeds above what it calls the maximum
-_BY_FIELD = {"fan_percent": (0, 200)}
+_BY_FIELD = {
+    "fan_percent": (0, 200),
+    # more than the board is made for is allowed on some
+    "edpp_multiplier_percent": (0, 1000),
+    "temperature_margin_celsius": (-250, 250),
+}
 _PARTS = ("memory_free_bytes", "memory_used_bytes", "memory_reserved_bytes")
 
 

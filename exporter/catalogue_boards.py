@@ -16,6 +16,19 @@ MEMORY_TEMPERATURE = node_row(
     "Temperature of the GPU's memory in degrees Celsius.",
     "GpuReading.memory_temperature_celsius",
 )
+TEMPERATURE_MARGIN = node_row(
+    "aom_node_gpu_temperature_margin_centigrade",
+    "centigrade",
+    "How many degrees Celsius warmer the GPU may get before its clocks are held down; negative where it is too warm.",
+    "GpuReading.temperature_margin_celsius",
+)
+RECOVERY_ACTION = node_row(
+    "aom_node_gpu_recovery_action",
+    "",
+    "What the driver says the GPU needs: 0 nothing, 1 a reset, 2 a restart of the node, 3 an end of its peer traffic, "
+    "4 to be drained and reset; more from newer drivers.",
+    "GpuReading.recovery_action",
+)
 POWER_LIMIT = node_row(
     "aom_node_gpu_power_limit_watts",
     "watts",
@@ -99,6 +112,13 @@ CLOCKS_EVENT = node_row(
     "",
     "1 if this reason holds the clocks below what they could be, else 0.",
     "GpuReading.clocks_event_reasons",
+    "reason",
+)
+CLOCKS_EVENT_SECONDS = _counter(
+    "aom_node_gpu_clocks_event_seconds_total",
+    "seconds",
+    "For how long this reason has held the clocks down since the driver was loaded, in seconds.",
+    "GpuReading.clocks_event",
     "reason",
 )
 PERFORMANCE_STATE = node_row(
@@ -250,6 +270,8 @@ MIG_INFO = mig_row(
 
 NODE: tuple[Metric, ...] = (
     MEMORY_TEMPERATURE,
+    TEMPERATURE_MARGIN,
+    RECOVERY_ACTION,
     POWER_LIMIT,
     ENERGY,
     FAN,
@@ -267,6 +289,7 @@ NODE: tuple[Metric, ...] = (
     PCIE_WIDTH_MAX,
     PCIE_REPLAYS,
     CLOCKS_EVENT,
+    CLOCKS_EVENT_SECONDS,
     PERFORMANCE_STATE,
     SM_ACTIVE,
     SM_OCCUPANCY,

@@ -100,9 +100,9 @@ class Checked:
         return found
 
     def typed(self, cls: type, *names: str) -> dict[str, Any]:
-        """Take these fields of a dataclass by their types: text, whole number, number, yes or no; each may be null.
+        """Take these fields of a dataclass by their types: text, whole number, number, yes or no, another dataclass.
 
-        A field without a default must be there.
+        Each may be null. A field without a default must be there.
         """
         hints = typing.get_type_hints(cls)
         needed = {field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING}
@@ -139,6 +139,9 @@ class Checked:
     def _by_type(self, name: str, hint: object, *, needed: bool) -> object:
         kinds = set(typing.get_args(hint)) if isinstance(hint, types.UnionType) else {hint}
         default = _REQUIRED if needed else None
+        for kind in kinds:
+            if dataclasses.is_dataclass(kind):
+                return self.part(name, typing.cast("type", kind))
         if str in kinds:
             return self.text(name, default)
         if bool in kinds:

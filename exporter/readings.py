@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from exporter.details import DetailReading
+
 
 class AbsentReason(StrEnum):
     """Why a value, or a whole GPU, is not there. The label value of the series that says so."""
@@ -87,6 +89,17 @@ class RepairReading:
 
 
 @dataclass(frozen=True, slots=True)
+class ClocksEventReading:
+    """For how long each reason has held the clocks down, in seconds since the driver was loaded. None = not told."""
+
+    sw_power_cap_seconds: float | None = None
+    sync_boost_seconds: float | None = None
+    sw_thermal_slowdown_seconds: float | None = None
+    hw_thermal_slowdown_seconds: float | None = None
+    hw_power_brake_slowdown_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class XidReading:
     """How often one Xid came since this process watches, and when it came last (Unix seconds)."""
 
@@ -135,6 +148,10 @@ class GpuReading:
     pcie_replays: int | None = None
     clocks_event_reasons: int | None = None
     """NVML's bit mask of why clocks are held down."""
+    temperature_margin_celsius: float | None = None
+    """How much warmer it may get before its clocks are held down; below 0 where it is already too warm."""
+    recovery_action: int | None = None
+    """What the driver says the GPU needs, by NVML's number: 0 nothing, 1 a reset, 2 a restart of the node ..."""
     performance_state: int | None = None
     graphics_active_ratio: float | None = None
     sm_active_ratio: float | None = None
@@ -143,6 +160,7 @@ class GpuReading:
     dram_active_ratio: float | None = None
     ecc: EccReading | None = None
     repair: RepairReading | None = None
+    clocks_event: ClocksEventReading | None = None
     nvlinks: tuple[NvlinkReading, ...] | None = None
     xids: tuple[XidReading, ...] | None = None
     mig_enabled: bool | None = None
@@ -152,6 +170,8 @@ class GpuReading:
 
     serial, minor_number, pci_bus_id, vbios_version, architecture, brand, and what only other dialects ask for.
     """
+    details: DetailReading | None = None
+    """What only other dialects ask for and what may change; None = it was not asked for."""
     fault: AbsentReason | None = None
     absent: Mapping[str, AbsentReason] = field(default_factory=dict)
     """field name above -> why it is None."""

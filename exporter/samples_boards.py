@@ -4,13 +4,14 @@ Why it exists: apart from samples.py, which decides what is said of memory, util
 the same: what is not known, or cannot be true, is not published.
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping
 
 from exporter import catalogue_boards as c
 from exporter.exposition import Labels
 from exporter.metric import Metric
-from exporter.readings import GpuReading, MigReading
+from exporter.readings import ClocksEventReading, GpuReading, MigReading
 
 _MB = 2**20
 _PIB = 2.0**50
@@ -20,6 +21,8 @@ _Samples = dict[Metric, dict[Labels, float]]
 # field of GpuReading -> family, divisor, smallest and largest value (in the reading's unit) that can be true
 FIELDS: tuple[tuple[str, Metric, float, float, float], ...] = (
     ("memory_temperature_celsius", c.MEMORY_TEMPERATURE, 1, 0, 200),
+    ("temperature_margin_celsius", c.TEMPERATURE_MARGIN, 1, -250, 250),
+    ("recovery_action", c.RECOVERY_ACTION, 1, 0, 255),
     ("power_limit_watts", c.POWER_LIMIT, 1, 0, 10_000),
     ("energy_joules", c.ENERGY, 1, 0, _COUNT),
     ("fan_percent", c.FAN, 1, 0, 200),
@@ -73,6 +76,7 @@ _PARTS: tuple[tuple[Metric, tuple[str, ...], str, str], ...] = (
     (c.REMAPPED_ROWS_PENDING, (), "repair", "remapped_rows_pending"),
     (c.REMAPPED_ROWS_FAILED, (), "repair", "remapped_rows_failed"),
 )
+_HELD = tuple(field.name for field in dataclasses.fields(ClocksEventReading))
 _LINK_FIELDS = (
     (c.NVLINK_RECEIVED, "received_bytes"),
     (c.NVLINK_TRANSMITTED, "transmitted_bytes"),
@@ -138,6 +142,10 @@ def _put_count(values: _Samples, metric: Metric, labels: Labels, value: float | 
 
 
 def _clocks_events(gpu: GpuReading, labels: Labels, values: _Samples) -> None:
+    for field in _HELD:
+        seconds = getattr(gpu.clocks_event, field, None)
+        if seconds is not None and 0 <= seconds < _COUNT:
+            values[c.CLOCKS_EVENT_SECONDS][(*labels, field.removesuffix("_seconds"))] = seconds
     mask = gpu.clocks_event_reasons
     if mask is None:
         return

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from exporter.checked import Checked
+from exporter.details import DetailReading
 from exporter.readings import (
     AbsentReason,
     Allocation,
+    ClocksEventReading,
     EccReading,
     GpuReading,
     MigReading,
@@ -221,6 +223,8 @@ def _nested(item: Checked) -> dict[str, Any]:
     return {
         "ecc": item.part("ecc", EccReading),
         "repair": item.part("repair", RepairReading),
+        "clocks_event": item.part("clocks_event", ClocksEventReading),
+        "details": item.part("details", DetailReading),
         "nvlinks": item.parts("nvlinks", NvlinkReading),
         "xids": item.parts("xids", XidReading),
         "mig": item.parts("mig", MigReading) or (),
@@ -264,7 +268,7 @@ def _references(gpus: Sequence[GpuReading], processes: Sequence[ProcessReading],
 
 _BYTES = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
 _NUMBERS = ("utilization_percent", "memory_utilization_percent", "temperature_celsius", "power_watts")
-_NESTED = ("ecc", "repair", "nvlinks", "xids", "mig", "facts")
+_NESTED = ("ecc", "repair", "clocks_event", "nvlinks", "xids", "mig", "details", "facts")
 _NOT_SIMULATED = {"uuid", "index", "name", "processes", "fault", "absent", "read_seconds"}
 # every plain field that GpuReading has beside those above: one that is absent from the file is just not known
 _SCALARS = tuple(

@@ -1,4 +1,4 @@
-"""Other exporters' names for the same snapshot, at no further call to the driver.
+"""Other exporters' names for the same snapshot; only details that no native family has cost calls of their own.
 
 Why it exists: dashboards, alerts and autoscalers are written for other exporters' names. They work unchanged, in
 exactly their units, while the native names keep their own meaning on ``/metrics/native``.
@@ -26,14 +26,16 @@ class Dialect:
     title: str
     rows: tuple[Row, ...]
     speak: Callable[[View, Samples], None]
+    detailed: bool = False
+    """Whether rows of it are read from GpuReading.details."""
 
 
 DIALECTS: dict[str, Dialect] = {
     dialect.name: dialect
     for dialect in (
         Dialect("aom", "Huawei Cloud AOM", aom.ROWS, aom.speak),
-        Dialect("dcgm", "NVIDIA dcgm-exporter", dcgm.ROWS, dcgm.speak),
-        Dialect("nvidia_smi", "nvidia_gpu_exporter", nvidia_smi.ROWS, nvidia_smi.speak),
+        Dialect("dcgm", "NVIDIA dcgm-exporter", dcgm.ROWS, dcgm.speak, detailed=True),
+        Dialect("nvidia_smi", "nvidia_gpu_exporter", nvidia_smi.ROWS, nvidia_smi.speak, detailed=True),
         Dialect("cce", "CCE AI suite (NVIDIA GPU)", cce.ROWS, cce.speak),
     )
 }
@@ -45,6 +47,11 @@ class Spoken:
 
     names: Sequence[str] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def detailed(self) -> bool:
+        """Whether one of them asks for facts that are not read otherwise."""
+        return any(DIALECTS[name].detailed for name in self.names)
 
     @property
     def order(self) -> tuple[Metric, ...]:

@@ -6,7 +6,7 @@ Why it exists: dashboard 12239 and most alert rules for NVIDIA GPUs ask for thes
 from collections.abc import Callable
 from typing import Any
 
-from exporter.dialects.rows import MEBIBYTE, Row, Samples, View, fill, metric, reads
+from exporter.dialects.rows import MEBIBYTE, Row, Samples, View, fact, fill, metric, reads
 from exporter.metric import Kind
 from exporter.readings import GpuReading, MigReading
 
@@ -115,8 +115,27 @@ BOARD: tuple[Row, ...] = (
         "temperature_celsius",
         "aom_node_gpu_temperature_centigrade",
     ),
+    _field(
+        "DEV_GPU_TEMP_LIMIT",
+        "C",
+        "How many degrees Celsius warmer it may get before its clocks are held down.",
+        "temperature_margin_celsius",
+        "aom_node_gpu_temperature_margin_centigrade",
+    ),
     _field("DEV_POWER_USAGE", "W", "Power that the board draws, in W.", "power_watts", "aom_node_gpu_power_watts"),
+    _field("DEV_POWER_USAGE_INSTANT", "W", "Power drawn at this instant, in W.", "details.power.instant_watts"),
     _field("DEV_ENFORCED_POWER_LIMIT", "W", "Power limit in force, in W.", "power_limit_watts"),
+    _field(
+        "DEV_POWER_MGMT_LIMIT", "W", "Power limit as it was asked for, in W.", "details.power.requested_limit_watts"
+    ),
+    *(
+        _row(f"DEV_POWER_MGMT_LIMIT_{name}", "W", f"{words} power limit, in W.", f"facts[{key}]", fact(key))
+        for name, words, key in (
+            ("MIN", "Lowest possible", "power_min_limit_watts"),
+            ("MAX", "Highest possible", "power_max_limit_watts"),
+            ("DEF", "Default", "power_default_limit_watts"),
+        )
+    ),
     _field(
         "DEV_TOTAL_ENERGY_CONSUMPTION",
         "mJ",
@@ -150,6 +169,32 @@ BOARD: tuple[Row, ...] = (
     _field("DEV_ENC_UTIL", "percent", "Encoder utilisation in percent (0-100).", "encoder_utilization_percent"),
     _field("DEV_DEC_UTIL", "percent", "Decoder utilisation in percent (0-100).", "decoder_utilization_percent"),
     _field("DEV_CLOCK_THROTTLE_REASONS", "", "Bit mask of why clocks are held down.", "clocks_event_reasons"),
+    *(
+        _field(
+            f"DEV_CLOCKS_EVENT_REASON_{name}_NS",
+            "ns",
+            f"For how long {field} has held the clocks down, in ns.",
+            f"clocks_event.{field}_seconds",
+            "aom_node_gpu_clocks_event_seconds_total",
+            "Nanoseconds, one family a reason; ours is seconds with a label reason.",
+            times=1e9,
+            kind="counter",
+        )
+        for name, field in (
+            ("SW_POWER_CAP", "sw_power_cap"),
+            ("SYNC_BOOST", "sync_boost"),
+            ("SW_THERM_SLOWDOWN", "sw_thermal_slowdown"),
+            ("HW_THERM_SLOWDOWN", "hw_thermal_slowdown"),
+            ("HW_POWER_BRAKE_SLOWDOWN", "hw_power_brake_slowdown"),
+        )
+    ),
+    _field(
+        "DEV_GET_GPU_RECOVERY_ACTION",
+        "",
+        "What the driver says the GPU needs: 0 nothing, 1 a reset, 2 a restart of the node.",
+        "recovery_action",
+        "aom_node_gpu_recovery_action",
+    ),
     _row(
         "DEV_XID_ERRORS", "", "The last Xid since the exporter started, 0 = none. It never clears.", "xids", _last_xid
     ),
@@ -159,6 +204,34 @@ BOARD: tuple[Row, ...] = (
     _count("DEV_ECC_DBE_VOL_TOTAL", "Uncorrected ECC errors since the driver was loaded.", "ecc.volatile_uncorrected"),
     _count("DEV_ECC_SBE_AGG_TOTAL", "Corrected ECC errors over the board's life.", "ecc.aggregate_corrected"),
     _count("DEV_ECC_DBE_AGG_TOTAL", "Uncorrected ECC errors over the board's life.", "ecc.aggregate_uncorrected"),
+    *(
+        _count(
+            f"DEV_ECC_{errors}_{life}_{place}",
+            f"ECC errors in {memory}, {kind}, {span}.",
+            f"details.ecc.{span}_{kind}_{memory.lower()}",
+        )
+        for life, span in (("VOL", "volatile"), ("AGG", "aggregate"))
+        for errors, kind in (("SBE", "corrected"), ("DBE", "uncorrected"))
+        for place, memory in (("DEV", "DRAM"), ("SRM", "SRAM"))
+    ),
+    _field(
+        "DEV_THRESHOLD_SRM",
+        "",
+        "1 if there are more ECC errors in SRAM than the maker accepts.",
+        "details.ecc.sram_threshold_exceeded",
+    ),
+    *(
+        _field(
+            f"DEV_BANKS_REMAP_ROWS_AVAIL_{mark.upper()}", "", f"Banks that have {left}.", f"details.rows.banks_{mark}"
+        )
+        for mark, left in (
+            ("max", "all their spare rows"),
+            ("high", "most of their spare rows"),
+            ("partial", "some of their spare rows"),
+            ("low", "few spare rows"),
+            ("none", "no spare row"),
+        )
+    ),
     _count("DEV_RETIRED_SBE", "Pages retired for corrected errors.", "repair.retired_pages_corrected"),
     _count("DEV_RETIRED_DBE", "Pages retired for uncorrected errors.", "repair.retired_pages_uncorrected"),
     _count("DEV_RETIRED_PENDING", "1 if pages wait to be retired.", "repair.retired_pages_pending"),

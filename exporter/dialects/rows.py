@@ -60,13 +60,17 @@ def metric(
 
 
 def reads(path: str, times: float = 1, *, whole: bool = False) -> Callable[[Any], float | None]:
-    """Read one field, ``a.b`` for a part's; the value is multiplied and, if ``whole``, rounded down."""
+    """Read one field, ``a.b`` for a part's; the value is multiplied and, if ``whole``, rounded down.
+
+    A part's value that cannot be true is not known; the reading's own are believed before a dialect sees them.
+    """
     names = path.split(".")
+    unchecked = len(names) == 1
 
     def value(reading: Any) -> float | None:
         for name in names:
             reading = None if reading is None else getattr(reading, name)
-        if reading is None:
+        if reading is None or not (unchecked or within(names[-1], reading)):
             return None
         scaled: float = reading * times
         return math.floor(scaled) if whole else scaled

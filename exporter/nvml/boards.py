@@ -9,10 +9,14 @@ from typing import Any, TypeVar
 
 import pynvml
 
+from exporter.details import DetailReading
 from exporter.nvml.activity import Activities
 from exporter.nvml.calls import Absent, GpuCalls, Handle, address, binding
+from exporter.nvml.clocks_events import KEYS as CLOCKS_EVENT_KEYS
+from exporter.nvml.clocks_events import clocks_event
+from exporter.nvml.details import DRAW, Details, with_draw
 from exporter.nvml.facts import ASKED
-from exporter.nvml.fields import FieldBatch, FieldKey, Fields, field_id
+from exporter.nvml.fields import FieldBatch, Fields, keys, value_of
 from exporter.nvml.mig import Places, because_split, instances
 from exporter.readings import AbsentReason, EccReading, NvlinkReading, RepairReading
 
@@ -84,10 +88,11 @@ _ARCHITECTURES = {
 class Board:
     """What is read of one board beside memory, utilisation, power and processes. For the thread of its GPU."""
 
-    def __init__(self, gpu: GpuCalls, slow_seconds: float, activity_seconds: float) -> None:
+    def __init__(self, gpu: GpuCalls, slow_seconds: float, activity_seconds: float, *, detailed: bool) -> None:
         self._gpu = gpu
         self._activities = Activities(gpu, activity_seconds)
         self._slow_seconds = slow_seconds
+        self._detailed = detailed
         self._slow: Values = {}
         self._slow_due = 0.0
         self._fixed: Values = {}
@@ -111,22 +116,28 @@ class Board:
     def _forget(self) -> None:
         """Ask for everything again: it is another handle, or the GPU was split or joined."""
         self._slow_due = 0.0
-        self._quick_fields = FieldBatch(_keys("MEMORY_TEMP", "TOTAL_ENERGY_CONSUMPTION"))
-        self._slow_fields = FieldBatch(_keys(*_ECC.values(), *_REPAIRS.values()))
+        draw = DRAW.values() if self._detailed else ()
+        self._quick_fields = FieldBatch(keys("MEMORY_TEMP", "TOTAL_ENERGY_CONSUMPTION", *draw))
+        self._slow_fields = FieldBatch(
+            [*keys(*_ECC.values(), *_REPAIRS.values(), "GET_GPU_RECOVERY_ACTION"), *CLOCKS_EVENT_KEYS]
+        )
+        self._details = Details(self._gpu)
+        self._detail_reading = DetailReading()
         self._link_fields = FieldBatch(())
         self._links = ()
         self._places = Places()
 
     def _read_quick(self, *, split: bool) -> Values:
         fields = self._fields(self._quick_fields)
-        energy = _of(fields, "TOTAL_ENERGY_CONSUMPTION")
+        energy = value_of(fields, "TOTAL_ENERGY_CONSUMPTION")
         engines = _all(self._gpu, _ENGINES)
         return {
             **_all(self._gpu, _QUICK),
             **({name: because_split(value) for name, value in engines.items()} if split else engines),
             "clocks_event_reasons": self._event_reasons(),
-            "memory_temperature_celsius": _within(_of(fields, "MEMORY_TEMP"), 1, 250),
+            "memory_temperature_celsius": _within(value_of(fields, "MEMORY_TEMP"), 1, 250),
             "energy_joules": energy if isinstance(energy, Absent) else energy / 1000,
+            "details": with_draw(self._detail_reading, fields) if self._detailed else None,
         }
 
     def _read_activity(self, *, split: bool) -> Values:
@@ -139,11 +150,16 @@ class Board:
 
     def _read_slow(self) -> Values:
         fields = self._fields(self._slow_fields)
+        if self._detailed:
+            self._detail_reading = self._details.read()
         return {
             **_all(self._gpu, _SLOW),
             **self._bar1(),
             "ecc": self._ecc(fields),
             "repair": _whole(RepairReading, _REPAIRS, fields),
+            "clocks_event": clocks_event(fields),
+            "recovery_action": _within(value_of(fields, "GET_GPU_RECOVERY_ACTION"), 0, 255),
+            "temperature_margin_celsius": self._margin(),
             "nvlinks": self._nvlinks(),
         }
 
@@ -156,6 +172,11 @@ class Board:
     def _event_reasons(self) -> int | Absent:
         names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
         return self._gpu.first(*((name, binding(name)) for name in names))
+
+    def _margin(self) -> float | Absent:
+        name = "nvmlDeviceGetMarginTemperature"
+        answer: int | Absent = self._gpu.first((name, binding(name)))
+        return _within(answer, -250, 250)
 
     def _bar1(self) -> Values:
         answer = self._gpu.first(("nvmlDeviceGetBAR1MemoryInfo", pynvml.nvmlDeviceGetBAR1MemoryInfo))
@@ -188,7 +209,7 @@ class Board:
         if up != self._links:
             self._links = up
             names = [name for name, _ in (*_RECEIVED, *_TRANSMITTED)] + list(_LINK_ERRORS)
-            self._link_fields = FieldBatch([(key[0], link) for link in up for key in _keys(*names)])
+            self._link_fields = FieldBatch([(key[0], link) for link in up for key in keys(*names)])
         fields = self._fields(self._link_fields)
         return fields if isinstance(fields, Absent) else tuple(_link(link, fields) for link in up)
 
@@ -232,23 +253,13 @@ def _number(gpu: GpuCalls, name: str, arguments: tuple[int, ...], factor: float,
     return value if factor == 1 else value * factor if factor > 1 else value / round(1 / factor)
 
 
-def _keys(*names: str) -> list[FieldKey]:
-    return [(number, 0) for name in names if (number := field_id(name)) is not None]
-
-
-def _of(fields: Fields | Absent, name: str, scope: int = 0) -> float | Absent:
-    if isinstance(fields, Absent):
-        return fields
-    return fields.get((field_id(name) or 0, scope), Absent(AbsentReason.NOT_SUPPORTED))
-
-
 def _within(value: float | Absent, low: float, high: float) -> float | Absent:
     return value if isinstance(value, Absent) or low <= value <= high else Absent(AbsentReason.OUT_OF_RANGE)
 
 
 def _whole(cls: type[R], names: Mapping[str, str], fields: Fields | Absent) -> R | Absent:
     """Return a part of the reading, or the first reason where nothing of it is known."""
-    answers = {field: _of(fields, name) for field, name in names.items()}
+    answers = {field: value_of(fields, name) for field, name in names.items()}
     known = {field: value for field, value in answers.items() if not isinstance(value, Absent)}
     if not known:
         return next(value for value in answers.values() if isinstance(value, Absent))
@@ -256,7 +267,7 @@ def _whole(cls: type[R], names: Mapping[str, str], fields: Fields | Absent) -> R
 
 
 def _link(link: int, fields: Fields) -> NvlinkReading:
-    errors = [value for name in _LINK_ERRORS if not isinstance(value := _of(fields, name, link), Absent)]
+    errors = [value for name in _LINK_ERRORS if not isinstance(value := value_of(fields, name, link), Absent)]
     return NvlinkReading(
         link,
         received_bytes=_bytes(fields, _RECEIVED, link),
@@ -267,7 +278,7 @@ def _link(link: int, fields: Fields) -> NvlinkReading:
 
 def _bytes(fields: Fields, ways: tuple[tuple[str, int], ...], link: int) -> int | None:
     for name, unit in ways:
-        value = _of(fields, name, link)
+        value = value_of(fields, name, link)
         if not isinstance(value, Absent):
             return int(value) * unit
     return None

@@ -298,6 +298,12 @@ def binding(name: str) -> Callable[..., Any]:
     return found or _missing
 
 
+def structure(name: str) -> Any:
+    """Return an empty struct of the binding, to be filled by a call; an older binding lacks newer ones."""
+    found: Callable[[], Any] = getattr(pynvml, name, _missing)
+    return found()
+
+
 def _missing(*_: object) -> NoReturn:
     raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 

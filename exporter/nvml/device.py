@@ -172,8 +172,9 @@ class NvmlSource:
     """The driver's GPUs. Never raises, never blocks the loop, whatever the driver does.
 
     deadline_seconds: how long one GPU may take. slow_seconds: time between two readings of what is slow to read or
-    slow to change. activity_seconds: least time between two samples of what the SMs do. A driver that is not there is
-    tried again after first_retry_seconds, then after twice that, up to longest_retry_seconds.
+    slow to change. activity_seconds: least time between two samples of what the SMs do. detailed: whether to read also
+    what only other exporters' names ask for. A driver that is not there is tried again after first_retry_seconds, then
+    after twice that, up to longest_retry_seconds.
     """
 
     def __init__(
@@ -182,11 +183,12 @@ class NvmlSource:
         *,
         slow_seconds: float = 15.0,
         activity_seconds: float = 1.0,
+        detailed: bool = False,
         first_retry_seconds: float = 1.0,
         longest_retry_seconds: float = 60.0,
     ) -> None:
         self._deadline_seconds = deadline_seconds
-        self._new_board = lambda gpu: Board(gpu, slow_seconds, activity_seconds)
+        self._new_board = lambda gpu: Board(gpu, slow_seconds, activity_seconds, detailed=detailed)
         self._xids = XidWatch()
         self._driver = Driver(deadline_seconds, first_retry_seconds, longest_retry_seconds)
         self._opening = 0

@@ -31,6 +31,18 @@ def field_id(name: str) -> int | None:
     return found
 
 
+def keys(*names: str) -> list[FieldKey]:
+    """Return the keys of those fields that this binding knows."""
+    return [(number, 0) for name in names if (number := field_id(name)) is not None]
+
+
+def value_of(fields: Fields | Absent, name: str, scope: int = 0) -> float | Absent:
+    """Return one field's value out of the answers, or why there is none."""
+    if isinstance(fields, Absent):
+        return fields
+    return fields.get((field_id(name) or 0, scope), Absent(AbsentReason.NOT_SUPPORTED))
+
+
 class FieldBatch:
     """The fields that are wanted of one GPU. One that is not supported leaves the batch for good."""
 

@@ -1,5 +1,6 @@
 """Snapshots rich enough for every row of every dialect, and what a dialect makes of them."""
 
+import json
 import re
 from typing import Any
 
@@ -8,6 +9,7 @@ from exporter.exposition import Renderer, Texts
 from exporter.holdings import held_at
 from exporter.readings import (
     AbsentReason,
+    ClocksEventReading,
     EccReading,
     GpuReading,
     MigReading,
@@ -17,7 +19,9 @@ from exporter.readings import (
     XidReading,
 )
 from exporter.samples import collect
+from exporter.simulated import parse
 from tests.exporter.build import MIB, Series, gpu, holds, read, snapshot
+from tests.fakenvml.scenario import DETAILS
 
 FACTS = {
     "pci_bus_id": "00000000:83:00.0",
@@ -54,6 +58,8 @@ def full_gpu(uuid: str = "GPU-full", **changed: Any) -> GpuReading:
         "pcie_replays": 2,
         "clocks_event_reasons": 0x45,
         "performance_state": 0,
+        "temperature_margin_celsius": 35,
+        "recovery_action": 0,
         "graphics_active_ratio": 0.5,
         "sm_active_ratio": 0.25,
         "sm_occupancy_ratio": 0.125,
@@ -61,6 +67,8 @@ def full_gpu(uuid: str = "GPU-full", **changed: Any) -> GpuReading:
         "dram_active_ratio": 0.375,
         "ecc": EccReading(1, 2, 3, 4, 5),
         "repair": RepairReading(6, 7, False, 8, 9, True, False),
+        "clocks_event": ClocksEventReading(1.5, 2.5, 3.5, 4.5, 5.5),
+        "details": parse(json.dumps({"devices": [{"uuid": uuid, "details": DETAILS}]}).encode()).gpus[0].details,
         "xids": (XidReading(79, 1, 1700000000.0), XidReading(31, 4, 1700000001.5)),
         "mig_enabled": False,
         "facts": FACTS,

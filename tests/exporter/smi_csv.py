@@ -8,7 +8,16 @@ import dataclasses
 import re
 from pathlib import Path
 
-from exporter.readings import EccReading, GpuReading, MigReading, ProcessReading, RepairReading, Snapshot
+from exporter import details
+from exporter.readings import (
+    ClocksEventReading,
+    EccReading,
+    GpuReading,
+    MigReading,
+    ProcessReading,
+    RepairReading,
+    Snapshot,
+)
 from tests.exporter.build import MIB, snapshot
 from tests.fakenvml.captures import section
 
@@ -20,6 +29,73 @@ _FACTS = {
     "power.max_limit [W]": "power_max_limit_watts",
     "pci.baseClass": "pci_base_class",
     "pci.subClass": "pci_sub_class",
+    "pcie.link.gen.gpumax": "pcie_link_gen_gpumax",
+}
+_RECOVERY = {"None": 0}
+_FABRIC = {"Not Started": 1, "In Progress": 2, "Completed": 3}
+_SUBJECTS: dict[str, tuple[type, dict[str, tuple[str, float]]]] = {
+    "power": (
+        details.PowerDetails,
+        {
+            "instant_watts": ("power.draw.instant [W]", 1),
+            "average_watts": ("power.draw.average [W]", 1),
+            "requested_limit_watts": ("power.limit [W]", 1),
+            "edpp_multiplier_percent": ("edpp_multiplier [%]", 1),
+        },
+    ),
+    "engines": (
+        details.EngineDetails,
+        {
+            "jpeg_utilization_percent": ("utilization.jpeg [%]", 1),
+            "ofa_utilization_percent": ("utilization.ofa [%]", 1),
+            "encoder_sessions": ("encoder.stats.sessionCount", 1),
+            "encoder_frames_per_second": ("encoder.stats.averageFps", 1),
+            "encoder_latency_microseconds": ("encoder.stats.averageLatency", 1),
+        },
+    ),
+    "ecc": (
+        details.EccDetails,
+        {
+            f"{life}_{kind}_{place}": (f"ecc.errors.{kind}.{life}.{place}", 1.0)
+            for life in ("volatile", "aggregate")
+            for kind in ("corrected", "uncorrected")
+            for place in ("dram", "sram")
+        }
+        | {
+            f"{life}_sram_{how}": (f"ecc.errors.uncorrected.{life}.sram.{how}", 1.0)
+            for life, ways in (
+                ("volatile", ("parity", "secded")),
+                ("aggregate", ("parity", "secded", "l2", "sm", "mcu", "pcie", "other")),
+            )
+            for how in ways
+        }
+        | {"sram_threshold_exceeded": ("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", 1)},
+    ),
+    "rows": (
+        details.RowDetails,
+        {
+            f"banks_{mark}": (f"remapped_rows.histogram.{mark}", 1.0)
+            for mark in ("max", "high", "partial", "low", "none")
+        }
+        | {f"inactive_{kind}ed": (f"remapped_rows.{kind}able_inactive", 1.0) for kind in ("correct", "uncorrect")},
+    ),
+    "protected_memory": (
+        details.ProtectedMemoryDetails,
+        {f"{part}_bytes": (f"protected_memory.{part} [MiB]", float(MIB)) for part in ("total", "used", "free")},
+    ),
+    "fabric": (details.FabricDetails, {"state": ("fabric.state", 1), "clique_id": ("fabric.cliqueId", 1)}),
+    "switches": (
+        details.SwitchDetails,
+        {
+            "persistence": ("persistence_mode", 1),
+            "accounting": ("accounting.mode", 1),
+            "compute_mode": ("compute_mode", 1),
+            "display_attached": ("display_attached", 1),
+            "display_active": ("display_active", 1),
+            "ecc_pending": ("ecc.mode.pending", 1),
+            "mig_pending": ("mig.mode.pending", 1),
+        },
+    ),
 }
 _CLOCKS = ("graphics", "sm", "memory")
 
@@ -79,6 +155,15 @@ def _gpu(row: Row, apps: list[Row], cuda: str) -> GpuReading:
         pcie_width=whole("pcie.link.width.current"),
         pcie_width_max=whole("pcie.link.width.max"),
         clocks_event_reasons=int(row["clocks_event_reasons.active"], 16),
+        temperature_margin_celsius=number("temperature.gpu.tlimit"),
+        recovery_action=_RECOVERY.get(row["gpu_recovery_action"]),
+        clocks_event=ClocksEventReading(
+            **{
+                field.name: number(f"clocks_event_reasons_counters.{field.name.removesuffix('_seconds')} [us]", 1e-6)
+                for field in dataclasses.fields(ClocksEventReading)
+            }
+        ),
+        details=_details(row),
         mig_enabled=switch("mig.mode.current"),
         ecc=EccReading(
             *(
@@ -98,6 +183,25 @@ def _gpu(row: Row, apps: list[Row], cuda: str) -> GpuReading:
         | {f"clocks_max_{c}_hertz": str(number(f"clocks.max.{c} [MHz]", 1e6)) for c in _CLOCKS}
         | {"cuda_version": cuda},
     )
+
+
+def _details(row: Row) -> details.DetailReading:
+    def value(kind: object, column: str, unit: float) -> float | None:
+        text = row.get(column, "")
+        told = re.match(r"-?[0-9.]+", _WORDS.get(text, str(_FABRIC.get(text, text))))
+        if told is None:
+            return None
+        return bool(int(told[0])) if kind == bool | None else type_of(kind)(float(told[0]) * unit)
+
+    def type_of(kind: object) -> type[float]:
+        return int if kind == int | None else float
+
+    def subject(cls: type, columns: dict[str, tuple[str, float]]) -> object:
+        kinds = {field.name: field.type for field in dataclasses.fields(cls)}
+        told = {field: value(kinds[field], *column) for field, column in columns.items()}
+        return None if set(told.values()) == {None} else cls(**told)
+
+    return details.DetailReading(**{name: subject(*columns) for name, columns in _SUBJECTS.items()})
 
 
 def _facts(row: Row) -> dict[str, str]:

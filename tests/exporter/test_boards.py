@@ -50,6 +50,8 @@ WHOLE = {
     "pcie_replays": 3,
     "clocks_event_reasons": 0x1044,
     "performance_state": 0,
+    "temperature_margin_celsius": -3,
+    "recovery_action": 2,
     "sm_active_ratio": 0.5,
     "sm_occupancy_ratio": 0.25,
     "tensor_active_ratio": 0.125,
@@ -70,6 +72,7 @@ WHOLE = {
         "remapped_rows_pending": False,
         "remapped_rows_failed": True,
     },
+    "clocks_event": {"sw_power_cap_seconds": 5451.02, "hw_thermal_slowdown_seconds": 0.25},
     "nvlinks": [{"link": 17, "received_bytes": 10, "transmitted_bytes": 2**53 + 1, "errors": 0}, {"link": 3}],
     "xids": [{"xid": 31, "count": 2, "last_at": 1700000000.25}],
     "mig_enabled": True,
@@ -113,6 +116,9 @@ async def test_reasons_that_hold_the_clocks_are_told_apart_and_a_new_one_is_othe
     held = {dict(labels)["reason"] for (known, labels), value in series.items() if known == name and value == 1}
     assert held == {"sw_power_cap", "hw_thermal_slowdown", "other"}
     assert len(values(series, name)) == 10
+    seconds = "aom_node_gpu_clocks_event_seconds_total"
+    assert values(series, seconds, reason="sw_power_cap") == [5451.02]
+    assert values(series, seconds) == [0.25, 5451.02]  # of the other reasons nothing is known
 
 
 async def test_board_power_is_there_once_however_many_instances_the_board_has(tmp_path: Path) -> None:  # X15

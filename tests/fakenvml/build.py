@@ -9,13 +9,35 @@ from tests.fakenvml.state import FUNCTIONS
 SOURCE = Path(__file__).with_name("fakenvml.c")
 SONAME = "libnvidia-ml.so.1"
 
+_SINCE_R550 = frozenset(
+    {
+        "nvmlDeviceGetTemperatureV",
+        "nvmlDeviceGetMarginTemperature",
+        "nvmlDeviceGetSramEccErrorStatus",
+        "nvmlDeviceGetPlatformInfo",
+        "nvmlDeviceGetPciInfoExt",
+        "nvmlDeviceGetJpgUtilization",
+        "nvmlDeviceGetOfaUtilization",
+        "nvmlDeviceGetC2cModeInfoV",
+        "nvmlDeviceGetGpuFabricInfoV",
+    }
+)
+_SINCE_R535 = frozenset(
+    {
+        "nvmlDeviceGetSupportedClocksEventReasons",
+        "nvmlDeviceGetConfComputeProtectedMemoryUsage",
+        "nvmlDeviceGetGspFirmwareMode",
+    }
+)
+
 MISSING: dict[str, frozenset[str]] = {
     "current": frozenset(),
-    "r535": frozenset({"nvmlDeviceGetTemperatureV"}),
-    "r535-early": frozenset({"nvmlDeviceGetTemperatureV"}),
-    "r470": frozenset(
+    "r535": _SINCE_R550,
+    "r535-early": _SINCE_R550,
+    "r470": _SINCE_R550
+    | _SINCE_R535
+    | frozenset(
         {
-            "nvmlDeviceGetTemperatureV",
             "nvmlDeviceGetMemoryInfo_v2",
             "nvmlDeviceGetComputeRunningProcesses_v3",
             "nvmlDeviceGetGraphicsRunningProcesses_v3",

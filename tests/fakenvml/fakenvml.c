@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define MAGIC 0x4c4d564e454b4146ULL
-#define LAYOUT 2
+#define LAYOUT 3
 #define DEVICES 16
 #define PROCESSES 32
 #define FIELDS 128
@@ -135,10 +135,40 @@ typedef struct {
     uint64_t clocks_event_reasons;
     uint64_t bar1_total;
     uint64_t bar1_used;
-    uint64_t sram_errors;
+    uint64_t errors[2][2][8]; /* kind, life, place */
+    uint32_t errors_told[2][2][8];
     char serial[32];
     char vbios[32];
     double gpm[4]; /* percent: SM, occupancy, tensor, DRAM */
+    uint64_t supported_reasons;
+    uint64_t protected_memory[3]; /* total, free, used */
+    uint32_t encoder_stats[3];    /* sessions, frames a second, microseconds */
+    uint32_t jpeg_percent;
+    uint32_t ofa_percent;
+    int32_t margin;
+    uint32_t banks[5];  /* with all, most, some, few, none of their spare rows */
+    uint32_t fabric[2]; /* state, clique */
+    uint32_t capability[2];
+    uint32_t pci_ids[2]; /* device, subsystem */
+    uint32_t pci_class[2];
+    uint32_t gpu_pcie_generation;
+    uint32_t max_clock_mhz[4];
+    uint32_t limits_mw[4]; /* asked for, default, least, most */
+    uint32_t accounting_buffer;
+    uint32_t persistence;
+    uint32_t accounting;
+    uint32_t compute_mode;
+    uint32_t display_attached;
+    uint32_t display_active;
+    uint32_t ecc_mode[2]; /* current, pending */
+    uint32_t mig_pending;
+    uint32_t gsp[2]; /* current, default */
+    uint32_t c2c;
+    uint32_t driver_model[2];
+    uint64_t sram[10]; /* in the order of the driver's struct, without the corrected ones; last: threshold exceeded */
+    char inforom[4][16];
+    uint8_t platform[5]; /* slot, tray, host, peer type, module */
+    uint8_t fabric_guid[11];
     Field fields[FIELDS];
     Process processes[PROCESSES];
     Knobs knobs;
@@ -152,6 +182,8 @@ typedef struct {
     uint32_t system_error;
     uint32_t shutdowns_while_busy;
     uint32_t wait_error; /* what waiting for events answers, once */
+    uint32_t cuda_version;
+    uint32_t unused;
     uint64_t events_put;
     uint64_t events_taken;
     char driver_version[80];
@@ -325,7 +357,7 @@ const char *nvmlErrorString(int code) {
 
 ON_SYSTEM(nvmlSystemGetDriverVersion, (char *text, unsigned size), code = put_text(text, size, state->driver_version))
 ON_SYSTEM(nvmlSystemGetNVMLVersion, (char *text, unsigned size), code = put_text(text, size, state->nvml_version))
-ON_SYSTEM(nvmlSystemGetCudaDriverVersion_v2, (int *version), *version = 12040)
+ON_SYSTEM(nvmlSystemGetCudaDriverVersion_v2, (int *version), *version = (int)state->cuda_version)
 
 static unsigned present_devices(void) {
     unsigned count = 0;
@@ -385,7 +417,8 @@ static void put_pci(Handle device, PciInfo *info) {
     snprintf(info->bus_id, sizeof info->bus_id, "%.31s", device->bus_id);
     snprintf(info->bus_id_legacy, sizeof info->bus_id_legacy, "%04x:%02x:%02x.0", info->domain & 0xffff,
              info->bus & 0xff, info->device & 0xff);
-    info->device_id = 0x233510de;
+    info->device_id = device->pci_ids[0];
+    info->subsystem_id = device->pci_ids[1];
 }
 
 ON_EITHER(nvmlDeviceGetUUID, (Handle device, char *text, unsigned size),
@@ -396,7 +429,7 @@ ON_DEVICE(nvmlDeviceGetIndex, (Handle device, unsigned *index), *index = (unsign
 ON_DEVICE(nvmlDeviceGetMinorNumber, (Handle device, unsigned *minor), *minor = device->minor)
 ON_DEVICE(nvmlDeviceGetPciInfo_v3, (Handle device, PciInfo *info), put_pci(device, info))
 ON_DEVICE(nvmlDeviceGetMigMode, (Handle device, unsigned *current, unsigned *pending),
-          *current = *pending = device->mig_mode)
+          (*current = device->mig_mode, *pending = device->mig_pending))
 
 /* ---- what a GPU does ---- */
 
@@ -614,9 +647,152 @@ ON_DEVICE(nvmlDeviceGetArchitecture, (Handle device, unsigned *answer), *answer 
 ON_DEVICE(nvmlDeviceGetFieldValues, (Handle device, int count, FieldValue *asked), put_fields(device, count, asked))
 ON_DEVICE(nvmlDeviceGetNvLinkState, (Handle device, unsigned link, unsigned *up), code = put_link(device, link, up))
 
+static int put_errors(Handle device, unsigned kind, unsigned life, unsigned place, unsigned long long *count) {
+    if (kind > 1 || life > 1 || place > 7) return INVALID_ARGUMENT;
+    if (!device->errors_told[kind][life][place]) return NOT_SUPPORTED;
+    *count = device->errors[kind][life][place];
+    return OK;
+}
+
 ON_DEVICE(nvmlDeviceGetMemoryErrorCounter,
-          (Handle device, unsigned kind, unsigned span, unsigned place, unsigned long long *count),
-          ((void)kind, (void)span, (void)place, *count = device->sram_errors))
+          (Handle device, unsigned kind, unsigned life, unsigned place, unsigned long long *count),
+          code = put_errors(device, kind, life, place, count))
+
+/* ---- what only other exporters ask for ---- */
+
+typedef struct {
+    unsigned version, domain, bus, device, device_id, subsystem_id, base_class, sub_class;
+    char bus_id[32];
+} PciInfoExt;
+
+typedef struct {
+    unsigned version;
+    unsigned char guid[16], chassis[16], place[5];
+} Platform;
+
+typedef struct {
+    unsigned version;
+    int margin;
+} Margin;
+
+typedef struct {
+    unsigned version;
+    unsigned long long aggregate_parity, aggregate_secded, aggregate_corrected, volatile_parity, volatile_secded,
+        volatile_corrected, l2, sm, pcie, mcu, other;
+    unsigned threshold_exceeded;
+} Sram;
+
+typedef struct {
+    unsigned version;
+    unsigned char cluster[16];
+    unsigned status, clique, state, health;
+} Fabric;
+
+#define PCI_EXT_V1 0x01000040u
+#define PLATFORM_V2 0x0200002cu
+#define MARGIN_V1 0x01000008u
+#define SRAM_V1 0x01000068u
+#define FABRIC_V2 0x02000024u
+
+static int put_pci_ext(Handle device, PciInfoExt *info) {
+    PciInfo plain;
+    if (info->version != PCI_EXT_V1) return VERSION_MISMATCH;
+    put_pci(device, &plain);
+    *info = (PciInfoExt){PCI_EXT_V1, plain.domain, plain.bus, plain.device, plain.device_id, plain.subsystem_id,
+                         device->pci_class[0], device->pci_class[1], ""};
+    memcpy(info->bus_id, plain.bus_id, sizeof info->bus_id);
+    return OK;
+}
+
+static int put_platform(Handle device, Platform *answer) {
+    if (answer->version != PLATFORM_V2) return VERSION_MISMATCH;
+    memcpy(answer->guid, device->fabric_guid, 8);
+    memcpy(answer->place, device->platform, sizeof answer->place);
+    return OK;
+}
+
+static int put_margin(Handle device, Margin *answer) {
+    if (answer->version != MARGIN_V1) return VERSION_MISMATCH;
+    answer->margin = device->margin;
+    return OK;
+}
+
+static int put_sram(Handle device, Sram *answer) {
+    const uint64_t *told = device->sram;
+    if (answer->version != SRAM_V1) return VERSION_MISMATCH;
+    *answer = (Sram){SRAM_V1, told[0], told[1], 0, told[2], told[3], 0, told[4], told[5], told[6], told[7], told[8],
+                     (unsigned)told[9]};
+    return OK;
+}
+
+static int put_fabric(Handle device, Fabric *answer) {
+    if (answer->version != FABRIC_V2) return VERSION_MISMATCH;
+    answer->state = device->fabric[0];
+    answer->clique = device->fabric[1];
+    return OK;
+}
+
+static void put_protected(Handle device, Memory *memory) {
+    memory->total = device->protected_memory[0];
+    memory->free = device->protected_memory[1];
+    memory->used = device->protected_memory[2];
+}
+
+static int put_inforom(Handle device, unsigned part, char *text, unsigned size) {
+    if (part >= 4) return INVALID_ARGUMENT;
+    return device->inforom[part][0] ? put_text(text, size, device->inforom[part]) : NOT_SUPPORTED;
+}
+
+static int put_two(const uint32_t *told, unsigned *first, unsigned *second) {
+    *first = told[0];
+    *second = told[1];
+    return OK;
+}
+
+#define ONE_WORD(function, member) \
+    ON_DEVICE(function, (Handle device, unsigned *answer), *answer = device->member)
+#define TWO_WORDS(function, members) \
+    ON_DEVICE(function, (Handle device, unsigned *first, unsigned *second), code = put_two(device->members, first, second))
+
+ONE_WORD(nvmlDeviceGetGpuMaxPcieLinkGeneration, gpu_pcie_generation)
+ONE_WORD(nvmlDeviceGetAccountingBufferSize, accounting_buffer)
+ONE_WORD(nvmlDeviceGetPowerManagementLimit, limits_mw[0])
+ONE_WORD(nvmlDeviceGetPowerManagementDefaultLimit, limits_mw[1])
+ONE_WORD(nvmlDeviceGetPersistenceMode, persistence)
+ONE_WORD(nvmlDeviceGetAccountingMode, accounting)
+ONE_WORD(nvmlDeviceGetComputeMode, compute_mode)
+ONE_WORD(nvmlDeviceGetDisplayMode, display_attached)
+ONE_WORD(nvmlDeviceGetDisplayActive, display_active)
+ONE_WORD(nvmlDeviceGetC2cModeInfoV, c2c)
+TWO_WORDS(nvmlDeviceGetPowerManagementLimitConstraints, limits_mw + 2)
+TWO_WORDS(nvmlDeviceGetEccMode, ecc_mode)
+TWO_WORDS(nvmlDeviceGetGspFirmwareMode, gsp)
+TWO_WORDS(nvmlDeviceGetCudaComputeCapability, capability)
+TWO_WORDS(nvmlDeviceGetDriverModel_v2, driver_model)
+
+ON_DEVICE(nvmlDeviceGetPciInfoExt, (Handle device, PciInfoExt *info), code = put_pci_ext(device, info))
+ON_DEVICE(nvmlDeviceGetPlatformInfo, (Handle device, Platform *answer), code = put_platform(device, answer))
+ON_DEVICE(nvmlDeviceGetMarginTemperature, (Handle device, Margin *answer), code = put_margin(device, answer))
+ON_DEVICE(nvmlDeviceGetSramEccErrorStatus, (Handle device, Sram *answer), code = put_sram(device, answer))
+ON_DEVICE(nvmlDeviceGetGpuFabricInfoV, (Handle device, Fabric *answer), code = put_fabric(device, answer))
+ON_DEVICE(nvmlDeviceGetConfComputeProtectedMemoryUsage, (Handle device, Memory *answer), put_protected(device, answer))
+ON_DEVICE(nvmlDeviceGetInforomVersion, (Handle device, unsigned part, char *text, unsigned size),
+          code = put_inforom(device, part, text, size))
+ON_DEVICE(nvmlDeviceGetMaxClockInfo, (Handle device, unsigned domain, unsigned *mhz),
+          *mhz = domain < 4 ? device->max_clock_mhz[domain] : 0)
+ON_DEVICE(nvmlDeviceGetSupportedClocksEventReasons, (Handle device, unsigned long long *answer),
+          *answer = device->supported_reasons)
+ON_DEVICE(nvmlDeviceGetSupportedClocksThrottleReasons, (Handle device, unsigned long long *answer),
+          *answer = device->supported_reasons)
+ON_DEVICE(nvmlDeviceGetJpgUtilization, (Handle device, unsigned *answer, unsigned *period),
+          code = put_sampled(device->jpeg_percent, answer, period))
+ON_DEVICE(nvmlDeviceGetOfaUtilization, (Handle device, unsigned *answer, unsigned *period),
+          code = put_sampled(device->ofa_percent, answer, period))
+ON_DEVICE(nvmlDeviceGetEncoderStats, (Handle device, unsigned *sessions, unsigned *frames, unsigned *latency),
+          (*sessions = device->encoder_stats[0], *frames = device->encoder_stats[1],
+           *latency = device->encoder_stats[2]))
+ON_DEVICE(nvmlDeviceGetRowRemapperHistogram, (Handle device, uint32_t *banks),
+          memcpy(banks, device->banks, sizeof device->banks))
 
 /* ---- MIG ---- */
 
@@ -835,6 +1011,23 @@ static const Fact facts[] = {
     {"c_nvmlGpuInstanceInfo_t", sizeof(InstanceInfo)},
     {"c_nvmlGpuInstanceInfo_t.profileId", offsetof(InstanceInfo, profile_id)},
     {"c_nvmlGpuInstanceInfo_t.placement", offsetof(InstanceInfo, start)},
+    {"nvmlPciInfoExt_v1_t", sizeof(PciInfoExt)},
+    {"nvmlPciInfoExt_v1_t.subClass", offsetof(PciInfoExt, sub_class)},
+    {"nvmlPciInfoExt_v1", PCI_EXT_V1},
+    {"c_nvmlPlatformInfo_v2_t", sizeof(Platform)},
+    {"c_nvmlPlatformInfo_v2_t.slotNumber", offsetof(Platform, place)},
+    {"nvmlPlatformInfo_v2", PLATFORM_V2},
+    {"c_nvmlMarginTemperature_v1_t", sizeof(Margin)},
+    {"nvmlMarginTemperature_v1", MARGIN_V1},
+    {"c_nvmlEccSramErrorStatus_v1_t", sizeof(Sram)},
+    {"c_nvmlEccSramErrorStatus_v1_t.volatileUncParity", offsetof(Sram, volatile_parity)},
+    {"c_nvmlEccSramErrorStatus_v1_t.aggregateUncBucketMcu", offsetof(Sram, mcu)},
+    {"c_nvmlEccSramErrorStatus_v1_t.bThresholdExceeded", offsetof(Sram, threshold_exceeded)},
+    {"nvmlEccSramErrorStatus_v1", SRAM_V1},
+    {"c_nvmlGpuFabricInfo_v2_t", sizeof(Fabric)},
+    {"c_nvmlGpuFabricInfo_v2_t.cliqueId", offsetof(Fabric, clique)},
+    {"c_nvmlGpuFabricInfo_v2_t.state", offsetof(Fabric, state)},
+    {"nvmlGpuFabricInfo_v2", FABRIC_V2},
     {"c_nvmlGpmMetric_t", sizeof(Metric)},
     {"c_nvmlGpmMetric_t.value", offsetof(Metric, value)},
     {"c_nvmlGpmMetricsGet_t.sample1", offsetof(Metrics, first)},

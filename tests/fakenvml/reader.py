@@ -13,11 +13,13 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args, get_type_hints
 
+from exporter.details import DetailReading
 from exporter.nvml.device import NvmlSource
 from exporter.readings import (
     AbsentReason,
+    ClocksEventReading,
     EccReading,
     GpuReading,
     MigReading,
@@ -88,7 +90,7 @@ class Reader:
         return dict(json.loads(self.process.stdout.readline()))
 
 
-_PARTS: dict[str, Any] = {"ecc": EccReading, "repair": RepairReading}
+_PARTS: dict[str, Any] = {"ecc": EccReading, "repair": RepairReading, "clocks_event": ClocksEventReading}
 _LISTS: dict[str, Any] = {"nvlinks": NvlinkReading, "xids": XidReading, "mig": MigReading}
 
 
@@ -97,6 +99,7 @@ def _gpu(form: dict[str, Any]) -> GpuReading:
     fault, absent = form.pop("fault"), form.pop("absent")
     for part, cls in _PARTS.items():
         form[part] = None if form[part] is None else cls(**form[part])
+    form["details"] = None if form["details"] is None else _details(form["details"])
     for part, cls in _LISTS.items():
         form[part] = None if form[part] is None else tuple(cls(**item) for item in form[part])
     return GpuReading(
@@ -104,6 +107,13 @@ def _gpu(form: dict[str, Any]) -> GpuReading:
         processes=None if processes is None else tuple(ProcessReading(**process) for process in processes),
         fault=None if fault is None else AbsentReason(fault),
         absent={name: AbsentReason(reason) for name, reason in absent.items()},
+    )
+
+
+def _details(form: dict[str, Any]) -> DetailReading:
+    kinds = get_type_hints(DetailReading)
+    return DetailReading(
+        **{part: None if told is None else get_args(kinds[part])[0](**told) for part, told in form.items()}
     )
 
 

@@ -1,8 +1,10 @@
 """Compiles the exporter's simulation form into the fake driver's state, so that one description drives both."""
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
+from tests.fakenvml.details import load_details, load_facts
 from tests.fakenvml.state import (
     DEVICES,
     LINKS,
@@ -24,7 +26,6 @@ UTILIZATION = ("nvmlDeviceGetUtilizationRates",)
 TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
 POWER = ("nvmlDeviceGetPowerUsage",)
 GPM = ("nvmlGpmQueryDeviceSupport",)
-ERRORS_SRAM = ("nvmlDeviceGetMemoryErrorCounter",)
 # key of the form -> attribute of the fake, factor, functions that tell it
 NUMBERS: dict[str, tuple[str, float, tuple[str, ...]]] = {
     "fan_percent": ("fan_percent", 1, ("nvmlDeviceGetFanSpeed",)),
@@ -76,6 +77,7 @@ FAULTS = {
 }
 
 
+LIVES, KINDS = ("volatile", "aggregate"), ("corrected", "uncorrected")
 FURTHER: dict[str, Any] = {
     "memory_temperature_celsius": 34,
     "power_limit_watts": 700,
@@ -96,6 +98,8 @@ FURTHER: dict[str, Any] = {
     "pcie_replays": 0,
     "clocks_event_reasons": 4,
     "performance_state": 0,
+    "temperature_margin_celsius": 47,
+    "recovery_action": 0,
     "sm_active_ratio": 0.5,
     "sm_occupancy_ratio": 0.25,
     "tensor_active_ratio": 0.125,
@@ -113,11 +117,66 @@ FURTHER: dict[str, Any] = {
         "remapped_rows_pending": False,
         "remapped_rows_failed": False,
     },
+    "clocks_event": {
+        "sw_power_cap_seconds": 200.74,
+        "sync_boost_seconds": 0.0,
+        "sw_thermal_slowdown_seconds": 1.5,
+        "hw_thermal_slowdown_seconds": 0.25,
+        "hw_power_brake_slowdown_seconds": 0.125,
+    },
     "nvlinks": [{"link": 0, "received_bytes": 2**50, "transmitted_bytes": 7, "errors": 0}],
     "mig_enabled": False,
     "facts": {"serial": "1650000000001", "vbios_version": "96.00.89.00.01", "architecture": "Hopper"},
 }
 """What gpus() gives every board beside."""
+DETAILS: dict[str, Any] = {
+    "power": {
+        "instant_watts": 71.25,
+        "average_watts": 70.5,
+        "requested_limit_watts": 650.0,
+        "edpp_multiplier_percent": 90.0,
+    },
+    "engines": {
+        "jpeg_utilization_percent": 11.0,
+        "ofa_utilization_percent": 12.0,
+        "encoder_sessions": 2,
+        "encoder_frames_per_second": 184,
+        "encoder_latency_microseconds": 62844,
+    },
+    "ecc": {
+        name: number
+        for number, name in enumerate(
+            (
+                *(f"{life}_{kind}_{place}" for life, kind, place in product(LIVES, KINDS, ("dram", "sram"))),
+                *(f"{life}_sram_{how}" for life, how in product(LIVES, ("parity", "secded"))),
+                *(f"aggregate_sram_{part}" for part in ("l2", "sm", "mcu", "pcie", "other")),
+            ),
+            start=21,
+        )
+    }
+    | {"aggregate_uncorrected_sram": 1, "sram_threshold_exceeded": True},
+    "rows": {
+        "banks_max": 3066,
+        "banks_high": 3,
+        "banks_partial": 2,
+        "banks_low": 1,
+        "banks_none": 0,
+        "inactive_corrected": 4,
+        "inactive_uncorrected": 5,
+    },
+    "protected_memory": {"total_bytes": 3 * 2**30, "used_bytes": 2**30, "free_bytes": 2 * 2**30},
+    "fabric": {"state": 3, "clique_id": 7},
+    "switches": {
+        "persistence": True,
+        "accounting": False,
+        "compute_mode": 3,
+        "display_attached": True,
+        "display_active": False,
+        "ecc_pending": True,
+        "mig_pending": True,
+    },
+}
+"""What a board has beside, of which only some dialects tell."""
 
 
 def gpus(count: int, **values: object) -> dict[str, Any]:
@@ -132,6 +191,7 @@ def gpus(count: int, **values: object) -> dict[str, Any]:
         "temperature_celsius": 30,
         "power_watts": 70.5,
         **FURTHER,
+        "details": DETAILS,
     }
     return {"devices": [{"uuid": uuid(i), "index": i, **board, **values} for i in range(count)], "processes": []}
 
@@ -170,6 +230,8 @@ def _load_device(fake: FakeDriver, at: int, form: Mapping[str, Any]) -> None:
     _load_further(fake, at, form)
     _load_parts(fake, at, form)
     _load_instances(fake, at, form)
+    load_facts(fake, at, form.get("facts", {}))
+    load_details(fake, at, form)
     _support(fake, at, MEMORY, form.get("memory_total_bytes"))
     _support(fake, at, UTILIZATION, form.get("utilization_percent"))
     _support(fake, at, TEMPERATURE, form.get("temperature_celsius"))
@@ -210,8 +272,6 @@ def _load_parts(fake: FakeDriver, at: int, form: Mapping[str, Any]) -> None:
     counts = {**(form.get("ecc") or {}), **(form.get("repair") or {})}
     for key, number in FIELDS.items():
         fake.field(at, number, counts.get(key))
-    device.sram_errors = _or(counts.get("aggregate_sram_uncorrected"), 0)
-    _support(fake, at, ERRORS_SRAM, counts.get("aggregate_sram_uncorrected"))
     links = {link["link"]: link for link in form.get("nvlinks") or ()}
     _support(fake, at, ("nvmlDeviceGetNvLinkState",), form.get("nvlinks"))
     for place in range(LINKS):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 MAGIC = 0x4C4D564E454B4146
-LAYOUT = 2
+LAYOUT = 3
 DEVICES = 16
 PROCESSES = 32
 FIELDS, LINKS, SLOTS, EVENTS = 128, 18, 8, 64
@@ -75,6 +75,35 @@ FUNCTIONS = (
     "nvmlDeviceGetComputeInstanceId",
     "nvmlDeviceGetGpuInstanceById",
     "nvmlGpuInstanceGetInfo",
+    "nvmlDeviceGetPciInfoExt",
+    "nvmlDeviceGetPlatformInfo",
+    "nvmlDeviceGetGspFirmwareMode",
+    "nvmlDeviceGetC2cModeInfoV",
+    "nvmlDeviceGetInforomVersion",
+    "nvmlDeviceGetCudaComputeCapability",
+    "nvmlDeviceGetGpuMaxPcieLinkGeneration",
+    "nvmlDeviceGetMaxClockInfo",
+    "nvmlDeviceGetAccountingBufferSize",
+    "nvmlDeviceGetSupportedClocksEventReasons",
+    "nvmlDeviceGetSupportedClocksThrottleReasons",
+    "nvmlDeviceGetPowerManagementLimit",
+    "nvmlDeviceGetPowerManagementDefaultLimit",
+    "nvmlDeviceGetPowerManagementLimitConstraints",
+    "nvmlDeviceGetMarginTemperature",
+    "nvmlDeviceGetJpgUtilization",
+    "nvmlDeviceGetOfaUtilization",
+    "nvmlDeviceGetEncoderStats",
+    "nvmlDeviceGetSramEccErrorStatus",
+    "nvmlDeviceGetRowRemapperHistogram",
+    "nvmlDeviceGetConfComputeProtectedMemoryUsage",
+    "nvmlDeviceGetGpuFabricInfoV",
+    "nvmlDeviceGetPersistenceMode",
+    "nvmlDeviceGetAccountingMode",
+    "nvmlDeviceGetComputeMode",
+    "nvmlDeviceGetDisplayMode",
+    "nvmlDeviceGetDisplayActive",
+    "nvmlDeviceGetEccMode",
+    "nvmlDeviceGetDriverModel_v2",
     "nvmlGpmQueryDeviceSupport",
     "nvmlGpmSampleAlloc",
     "nvmlGpmSampleFree",
@@ -179,10 +208,40 @@ class Device(ctypes.Structure):
         ("clocks_event_reasons", _u64),
         ("bar1_total", _u64),
         ("bar1_used", _u64),
-        ("sram_errors", _u64),
+        ("errors", ((_u64 * 8) * 2) * 2),
+        ("errors_told", ((_u32 * 8) * 2) * 2),
         ("serial", ctypes.c_char * 32),
         ("vbios", ctypes.c_char * 32),
         ("gpm", ctypes.c_double * 4),
+        ("supported_reasons", _u64),
+        ("protected_memory", _u64 * 3),
+        ("encoder_stats", _u32 * 3),
+        ("jpeg_percent", _u32),
+        ("ofa_percent", _u32),
+        ("margin", ctypes.c_int32),
+        ("banks", _u32 * 5),
+        ("fabric", _u32 * 2),
+        ("capability", _u32 * 2),
+        ("pci_ids", _u32 * 2),
+        ("pci_class", _u32 * 2),
+        ("gpu_pcie_generation", _u32),
+        ("max_clock_mhz", _u32 * 4),
+        ("limits_mw", _u32 * 4),
+        ("accounting_buffer", _u32),
+        ("persistence", _u32),
+        ("accounting", _u32),
+        ("compute_mode", _u32),
+        ("display_attached", _u32),
+        ("display_active", _u32),
+        ("ecc_mode", _u32 * 2),
+        ("mig_pending", _u32),
+        ("gsp", _u32 * 2),
+        ("c2c", _u32),
+        ("driver_model", _u32 * 2),
+        ("sram", _u64 * 10),
+        ("inforom", (ctypes.c_char * 16) * 4),
+        ("platform", ctypes.c_uint8 * 5),
+        ("fabric_guid", ctypes.c_uint8 * 11),
         ("fields", Field * FIELDS),
         ("processes", Process * PROCESSES),
         ("knobs", Knobs),
@@ -198,6 +257,8 @@ class State(ctypes.Structure):
         ("system_error", _u32),
         ("shutdowns_while_busy", _u32),
         ("wait_error", _u32),
+        ("cuda_version", _u32),
+        ("unused", _u32),
         ("events_put", _u64),
         ("events_taken", _u64),
         ("driver_version", ctypes.c_char * 80),
@@ -221,6 +282,7 @@ class FakeDriver:
         self.state = State.from_buffer(self._map)
         if fresh:
             self.state.magic, self.state.layout, self.state.size = MAGIC, LAYOUT, ctypes.sizeof(State)
+            self.state.cuda_version = 12040
             self.state.driver_version, self.state.nvml_version = b"550.54.15", b"12.550.54.15"
 
     def __enter__(self) -> Self:

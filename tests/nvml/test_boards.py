@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from exporter.readings import AbsentReason, EccReading, NvlinkReading, RepairReading
+from exporter.readings import AbsentReason, ClocksEventReading, EccReading, NvlinkReading, RepairReading
 from tests.fakenvml.reader import Reader
 from tests.fakenvml.scenario import FURTHER, LINK_RECEIVED, MEMORY_TEMPERATURE, gpus, load, uuid
 from tests.fakenvml.state import NO_PERMISSION, NOT_SUPPORTED, UNKNOWN_BYTES, UNKNOWN_PERCENT, FakeDriver
 
-NESTED = {"ecc", "repair", "nvlinks", "facts"}
+NESTED = {"ecc", "repair", "clocks_event", "nvlinks", "facts"}
+NEWER = {"r470": {"temperature_margin_celsius"}}
 LATER = {"sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio", "dram_active_ratio"}
 SLOW_CALLS = (
     "nvmlDeviceGetFanSpeed",
@@ -27,10 +28,11 @@ QUICK_CALLS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetEncoderUt
 def test_every_further_fact_is_read_in_base_units(flavour: str, fake: FakeDriver, reader: Any) -> None:
     load(fake, gpus(2))
     for reading in reader(flavour).read()[0].values():
-        for field in FURTHER.keys() - NESTED - LATER:
+        for field in FURTHER.keys() - NESTED - LATER - NEWER.get(flavour, set()):
             assert getattr(reading, field) == FURTHER[field], field
         assert reading.ecc == EccReading(**FURTHER["ecc"])
         assert reading.repair == RepairReading(**FURTHER["repair"])
+        assert reading.clocks_event == ClocksEventReading(**FURTHER["clocks_event"])
         assert reading.nvlinks == (NvlinkReading(0, 2**50, 7, 0),)
         assert FURTHER["facts"].items() <= reading.facts.items()
         assert reading.facts["pci_bus_id"].endswith(":00.0")
@@ -94,7 +96,7 @@ def test_a_further_fact_that_is_not_supported_is_asked_for_once(
 
 
 def test_a_board_without_ecc_has_no_errors_rather_than_zero(fake: FakeDriver, reader: Any) -> None:
-    load(fake, gpus(1, ecc=None, repair=None, nvlinks=None))
+    load(fake, gpus(1, ecc=None, repair=None, nvlinks=None, details=None))
     reading = reader().read()[0][uuid(0)]
     assert (reading.ecc, reading.repair, reading.nvlinks) == (None, None, None)
     assert reading.absent == dict.fromkeys(("ecc", "repair", "nvlinks"), AbsentReason.NOT_SUPPORTED)

@@ -107,10 +107,10 @@ native families of the same name there, because they mean something else in AOM;
 names only. What is not known is absent, in every dialect. A counter whose name does not end in `_total` is of type
 `unknown` in OpenMetrics, which knows no other way to say it.
 
-A row is there where the driver, or the simulation, tells what it is read from. What only `dcgm` and `nvidia_smi` ask for
-(limits asked for, errors by place in the chip, spare rows, sessions of the encoder, the fabric, switches that an
-administrator may turn ...) is read only where one of them is spoken, and, but for the power drawn at the instant, in the
-period `--slow-poll-seconds`.
+A row is there where the driver, or the simulation, tells what it is read from. What only `dcgm` and `nvidia_smi` ask
+for (limits as asked for, errors by place in the chip, spare rows, sessions of the encoder, the fabric, switches that an
+administrator may turn ...) is read only where one of them is spoken, and, but for the power drawn at the instant, in
+the period `--slow-poll-seconds`.
 
 ## Native
 

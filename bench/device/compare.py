@@ -1,11 +1,12 @@
-"""The exporter on a machine with a real GPU: its values beside nvidia-smi's, and how long each NVML call takes.
+"""The exporter on a machine with a real GPU: every value beside nvidia-smi's, and how long each NVML call takes.
 
     python bench/device/compare.py --seconds 60 --out docs/device.md
 
 Starts the exporter, and while it runs asks `nvidia-smi -q -x` between two scrapes: a value is right when it lies
 between the two scrapes, give or take what one printed digit and one sampling period of the driver can differ. Then
 polls in a process of its own with every NVML call timed, and says which of the GPM figures this GPU gives. Writes one
-Markdown page. Exit code 1: a value that never agreed. Isolates nothing: it is the whole exporter on a real driver.
+Markdown page; what can be compared, and what nvidia-smi does not print, stands in fields.py. Exit code 1: a value that
+never agreed, or that only nvidia-smi gave. Isolates nothing: it is the whole exporter on a real driver.
 """
 
 import argparse
@@ -21,53 +22,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402 - the path has to be set first
 
+from bench.device.fields import BY_FAMILY, FIELDS, NOT_PRINTED  # noqa: E402 - the path has to be set first
 
-class Field(NamedTuple):
-    """Where nvidia-smi prints what a family says (the first path that is there), and how far apart they may be."""
-
-    family: str
-    paths: tuple[str, ...]
-    scale: float
-    tolerance: float
-
-
-FIELDS = (
-    Field("aom_node_gpu_memory_capacity_megabytes", ("fb_memory_usage/total",), 1, 1),
-    Field("aom_node_gpu_memory_used_megabytes", ("fb_memory_usage/used",), 1, 1),
-    Field("aom_node_gpu_memory_free_megabytes", ("fb_memory_usage/free",), 1, 1),
-    Field("aom_node_gpu_memory_reserved_megabytes", ("fb_memory_usage/reserved",), 1, 1),
-    Field("aom_node_gpu_usage", ("utilization/gpu_util",), 1, 5),
-    Field("aom_node_gpu_memory_controller_usage", ("utilization/memory_util",), 1, 5),
-    Field("aom_node_gpu_temperature_centigrade", ("temperature/gpu_temp",), 1, 1),
-    Field("aom_node_gpu_memory_temperature_centigrade", ("temperature/memory_temp",), 1, 1),
-    Field(
-        "aom_node_gpu_power_watts",
-        (
-            "gpu_power_readings/average_power_draw",
-            "gpu_power_readings/power_draw",
-            "gpu_power_readings/instant_power_draw",
-            "power_readings/power_draw",
-        ),
-        1,
-        10,
-    ),
-    Field(
-        "aom_node_gpu_power_limit_watts",
-        ("gpu_power_readings/current_power_limit", "power_readings/enforced_power_limit"),
-        1,
-        1,
-    ),
-    Field("aom_node_gpu_fan_speed", ("fan_speed",), 1, 2),
-    Field("aom_node_gpu_encoder_usage", ("utilization/encoder_util",), 1, 5),
-    Field("aom_node_gpu_decoder_usage", ("utilization/decoder_util",), 1, 5),
-)
+Key = tuple[str, str, str]
+"""family, uuid, further labels such as ``kind=corrected``"""
 GPM = ("graphics_active_ratio", "sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio", "dram_active_ratio")
 BETWEEN_SECONDS = 2.0
 
@@ -81,27 +45,33 @@ class Agreement:
     ours: float = 0.0
     theirs: float = 0.0
 
-    def add(self, before: float, theirs: float, after: float, tolerance: float) -> None:
-        """Take one comparison: theirs was printed between the two of ours."""
+    def add(self, before: float, theirs: list[float], after: float, tolerance: float) -> None:
+        """Take one comparison: theirs was printed between the two of ours, in one place or several."""
+        low, high = min(before, after) - tolerance, max(before, after) + tolerance
+        wrong = [value for value in theirs if not low <= value <= high]
         self.compared += 1
-        self.agreed += min(before, after) - tolerance <= theirs <= max(before, after) + tolerance
-        self.ours, self.theirs = after, theirs
+        self.agreed += not wrong
+        self.ours, self.theirs = after, (wrong or theirs)[0]
 
 
 @dataclass
 class Report:
-    """What was found. agreements: (family, uuid) -> how it compares; missing: what only nvidia-smi says."""
+    """What was found. agreements: how each series compares; missing: what only nvidia-smi says."""
 
     driver: str = ""
     gpus: dict[str, str] = field(default_factory=dict)
-    agreements: dict[tuple[str, str], Agreement] = field(default_factory=dict)
-    missing: set[tuple[str, str]] = field(default_factory=set)
+    agreements: dict[Key, Agreement] = field(default_factory=dict)
+    missing: set[Key] = field(default_factory=set)
     calls: dict[str, list[float]] = field(default_factory=dict)
     gpm: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def never_agreed(self) -> list[str]:
-        """Return the values that were never what nvidia-smi said."""
-        return [f"{family} of {uuid}" for (family, uuid), found in self.agreements.items() if not found.agreed]
+    def faults(self) -> list[str]:
+        """Return the values that were never what nvidia-smi said, and those that were never there."""
+        wrong = [key for key, found in self.agreements.items() if not found.agreed]
+        absent = sorted(self.missing - set(self.agreements))
+        return [f"never agreed: {shown(key)}" for key in wrong] + [
+            f"only nvidia-smi says: {shown(key)}" for key in absent
+        ]
 
 
 @contextlib.contextmanager
@@ -110,6 +80,8 @@ def exporter() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         address = Path(folder) / "address"
         command = [sys.executable, "-m", "exporter", "--listen", "127.0.0.1:0", "--kubelet-socket", ""]
+        # what is read seldom must not be older than what it is compared with
+        command += ["--slow-poll-seconds", "1", "--dialect", "nvidia_smi"]
         process = subprocess.Popen([*command, "--address-file", str(address)], cwd=ROOT, stderr=subprocess.DEVNULL)
         try:
             give_up = time.monotonic() + 120
@@ -127,12 +99,25 @@ def exporter() -> Iterator[str]:
             process.wait()
 
 
-def scrape(url: str) -> dict[tuple[str, str], float]:
-    """Return (family, uuid) -> value."""
+def scrape(url: str) -> dict[Key, float]:
+    """Return every series of the families that are compared."""
     with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - the exporter just started
-        families = list(text_string_to_metric_families(answer.read().decode()))
-    samples = (sample for family in families for sample in family.samples if sample.name.startswith("aom_node_"))
-    return {(sample.name, sample.labels["uuid"]): sample.value for sample in samples if "uuid" in sample.labels}
+        return series(answer.read().decode())
+
+
+def series(page: str) -> dict[Key, float]:
+    """Return every series of the families that are compared; an info series as one for each of its labels."""
+    found: dict[Key, float] = {}
+    samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
+    for sample in samples:
+        if (one := BY_FAMILY.get(sample.name)) is None:
+            continue
+        uuid = sample.labels["uuid"] if sample.labels["uuid"].startswith("GPU-") else f"GPU-{sample.labels['uuid']}"
+        if one.words:
+            found |= {(sample.name, uuid, f"{label}={text}"): 1.0 for label, text in sample.labels.items()}
+        else:
+            found[sample.name, uuid, ",".join(f"{name}={sample.labels[name]}" for name in one.labels)] = sample.value
+    return found
 
 
 def nvidia_smi(program: str) -> ET.Element:
@@ -140,31 +125,29 @@ def nvidia_smi(program: str) -> ET.Element:
     return ET.fromstring(done.stdout)  # noqa: S314 - printed by the driver's own program
 
 
-def number(gpu: ET.Element, paths: tuple[str, ...]) -> float | None:
-    """Return the figure at the first path that has one; None = N/A or not printed."""
-    for path in paths:
-        text = (gpu.findtext(path) or "").split(" ")[0]
-        with contextlib.suppress(ValueError):
-            return float(text)
-    return None
-
-
-def compare(
-    report: Report, before: dict[tuple[str, str], float], smi: ET.Element, after: dict[tuple[str, str], float]
-) -> None:
+def compare(report: Report, before: dict[Key, float], smi: ET.Element, after: dict[Key, float]) -> None:
     report.driver = smi.findtext("driver_version") or ""
     for gpu in smi.iter("gpu"):
         uuid = gpu.findtext("uuid") or ""
         report.gpus[uuid] = gpu.findtext("product_name") or ""
         for one in FIELDS:
-            theirs, key = number(gpu, one.paths), (one.family, uuid)
-            if theirs is None:
-                continue
-            if key in before and key in after:
-                agreement = report.agreements.setdefault(key, Agreement())
-                agreement.add(before[key], theirs * one.scale, after[key], one.tolerance)
-            else:
-                report.missing.add(key)
+            told: dict[Key, list[float]] = defaultdict(list)
+            for labels, value in one.read(gpu):
+                told[one.family, uuid, labels].append(value)
+            for key, theirs in told.items():
+                _judge(report, key, before.get(key), theirs, after.get(key))
+
+
+def _judge(report: Report, key: Key, before: float | None, theirs: list[float], after: float | None) -> None:
+    if before is not None and after is not None:
+        report.agreements.setdefault(key, Agreement()).add(before, theirs, after, BY_FAMILY[key[0]].tolerance)
+    elif before is None and after is None:
+        report.missing.add(key)
+
+
+def shown(key: Key) -> str:
+    family, uuid, labels = key
+    return f"{family}{{{labels}}} of {uuid}" if labels else f"{family} of {uuid}"
 
 
 def watch(report: Report, program: str, seconds: float) -> None:
@@ -229,12 +212,18 @@ def page(report: Report, seconds: float) -> str:
     names = ", ".join(sorted(set(report.gpus.values())))
     lines = ["# The exporter on a real GPU", "", f"{len(report.gpus)} x {names}, driver {report.driver}."]
     lines += [f"Compared with `nvidia-smi -q -x` for {seconds:g} s by `bench/device/compare.py`.", ""]
-    lines += ["| Family | GPU | compared | agreed | ours | nvidia-smi |", "|---|---|---|---|---|---|"]
-    for (family, uuid), found in sorted(report.agreements.items()):
-        lines.append(f"| `{family}` | {uuid} | {found.compared} | {found.agreed} | {found.ours:g} | {found.theirs:g} |")
+    lines += ["| Family | labels | GPU | compared | agreed | ours | nvidia-smi |", "|---|---|---|---|---|---|---|"]
+    for (family, uuid, labels), found in sorted(report.agreements.items()):
+        pair = f"{found.ours:g} | {found.theirs:g}"
+        lines.append(f"| `{family}` | {labels} | {uuid} | {found.compared} | {found.agreed} | {pair} |")
     if report.missing:
         lines += ["", "Said by nvidia-smi and not by the exporter:", ""]
-        lines += [f"- `{family}` of {uuid}" for family, uuid in sorted(report.missing)]
+        lines += [f"- `{shown(key)}`" for key in sorted(report.missing)]
+    uncompared = sorted({one.family for one in FIELDS} - {family for family, _, _ in report.agreements})
+    lines += ["", "Not compared here, because nvidia-smi gave no figure for any of these GPUs:", ""]
+    lines += [f"- `{family}`" for family in uncompared] or ["- none"]
+    lines += ["", "| Never printed by `nvidia-smi -q -x` | why |", "|---|---|"]
+    lines += [f"| `{family}` | {why} |" for family, why in NOT_PRINTED.items()]
     lines += ["", "| NVML call | calls | p50 ms | p99 ms |", "|---|---|---|---|"]
     for name, taken in sorted(report.calls.items(), key=lambda item: -quantile(item[1], 0.99)):
         lines.append(
@@ -266,9 +255,9 @@ def main() -> int:
         arguments.out.write_text(text)
     else:
         print(text, end="")
-    for fault in report.never_agreed():
-        print(f"never agreed: {fault}", file=sys.stderr)
-    return int(bool(report.never_agreed()) or not report.agreements)
+    for fault in report.faults():
+        print(fault, file=sys.stderr)
+    return int(bool(report.faults()) or not report.agreements)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from tests.stack import scenery
 from tests.stack.prometheus import INTERVAL_SECONDS, Prometheus
 
 ROUNDS, CROSSINGS = 10, 4
+TICK_SECONDS = 2
 BAR_SECONDS = 3.0
 """A poll and a tick add up to 3 s at worst: on a busy machine p95 may pass the bar by the machine's own delays."""
 BROKEN_SECONDS = 2 * BAR_SECONDS
@@ -72,11 +73,15 @@ async def _round(
 
 
 async def _cross(cluster: Cluster, space: str, machines: Machines, name: str) -> list[float]:
-    """Cross the target up and down, at random phases of all clocks between; when the GPUs changed, Unix seconds."""
+    """Cross the target up and down, once in each part of a tick, parts in random order; when the GPUs changed.
+
+    Even parts, because a few phases drawn at random are rarely spread over a tick. Returns Unix seconds.
+    """
     moments = []
-    for number in range(CROSSINGS):
+    parts = random.sample(range(CROSSINGS), CROSSINGS)
+    for number, part in enumerate(parts):
         size = SMALL if number % 2 else LARGE
-        await asyncio.sleep(0.5 + _phase(2))
+        await asyncio.sleep(0.5 + (part + _phase(1)) * TICK_SECONDS / CROSSINGS)
         machines.work[space, name] = float(size * scenery.TARGET_PERCENT)
         await scenery.settled(cluster, space, **{name: size})
         moments.append(machines.shown[space, name][1])

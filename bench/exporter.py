@@ -119,7 +119,7 @@ def serve(kind: str, file: str, address_file: str) -> None:
     """Run one of the two servers to compare with."""
     families = samples(asyncio.run(snapshot(file)))
     headers = {"Content-Type": OPENMETRICS_CONTENT_TYPE, "Content-Encoding": "gzip"}
-    ready = finish(Renderer().render(families)).openmetrics_gzip
+    ready = finish(Renderer().render(families)).form(openmetrics=True, gzip=True)
     held = registry(families)
 
     async def answer(_request: web.Request) -> web.Response:

@@ -1,6 +1,7 @@
 """``gpuscale-exporter``: settings -> source, poller, server -> run until told to stop."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -114,6 +115,8 @@ async def serve(
     runner = web.AppRunner(pages.app(guard), access_log=None, shutdown_timeout=CLOSE_SECONDS / 2)
     await runner.setup()
     listener = Listener(runner, guard, settings.web_config_file, web_config)
+    # what is there by now stays: the garbage collector need not walk through it while a scrape waits
+    gc.freeze()
     polling = asyncio.create_task(poller.run())
     watching: asyncio.Task[None] | None = None
     try:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from exporter import catalogue
 from exporter.accounts import Accounts
 from exporter.budget import Budget
 from exporter.dialects import Spoken
-from exporter.exposition import Body, Families, Renderer, Texts, finish
+from exporter.exposition import Body, Demand, Families, Renderer, Texts, finish
 from exporter.health import DEFAULT_POLICY, HealthPolicy
 from exporter.holdings import Holdings, held_at
 from exporter.owners import Matched, ProcessOwners
@@ -84,14 +85,17 @@ class _Pages:
         self._giving_way = Renderer([metric for metric in catalogue.CATALOGUE if metric in self._replaced])
         self._foreign = Renderer(spoken.order)
         self._alone = not spoken.names
+        self._demand = Demand()
+        self._demand_native = Demand()
 
     def render(self, native: Families, foreign: Families, own: Texts) -> tuple[Body, Body]:
         """Return the page in all names and that in native names; one object where they are the same."""
         kept = self._kept.render(native) + own
         if self._alone:
-            body = finish(kept)
+            body = finish(kept, self._demand)
             return body, body
-        return finish(kept + self._foreign.render(foreign)), finish(kept + self._giving_way.render(native))
+        everything = finish(kept + self._foreign.render(foreign), self._demand)
+        return everything, finish(kept + self._giving_way.render(native), self._demand_native)
 
 
 class Poller:
@@ -125,6 +129,8 @@ class Poller:
         self._budget = Budget(most_series)
         self._pages = _Pages(spoken)
         self._stale_renderer = Renderer()
+        # one thread, always the same: the allocator keeps the pages of each thread that ever made one
+        self._press = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render")
         self._known: tuple[GpuReading, ...] = ()
         self._polls = 0
         self._failures = 0
@@ -148,7 +154,7 @@ class Poller:
         began = self._monotonic()
         snapshot = await self._read(began)
         # in a thread: compression lets go of the interpreter, and scrapes go on meanwhile
-        publication = await asyncio.to_thread(self._publish, snapshot, began)
+        publication = await asyncio.get_running_loop().run_in_executor(self._press, self._publish, snapshot, began)
         self.latest = publication
         return publication
 

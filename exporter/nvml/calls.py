@@ -133,7 +133,8 @@ def handle_at(index: int) -> Handle | Absent:
 
 def address(handle: Handle) -> int:
     """Return what tells two handles apart."""
-    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+    # not by ctypes.cast: each of its results is a cycle that waits for the garbage collector
+    return ctypes.addressof(handle.contents) if handle else 0
 
 
 class GpuCalls:

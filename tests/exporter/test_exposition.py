@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import zlib
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter import catalogue
-from exporter.exposition import Families, Renderer, Texts, escape_label, finish
+from exporter.exposition import REMEMBERED_PAGES, Demand, Families, Renderer, Texts, escape_label, finish
 from exporter.holdings import held_at
 from exporter.process_metrics import ProcessMetrics
 from exporter.readings import AbsentReason, GpuReading, Snapshot, SourceState
@@ -76,8 +77,25 @@ def test_both_parsers_read_the_same_values_from_both_formats() -> None:
 
 def test_the_compressed_forms_hold_the_same_bytes() -> None:
     body = finish(rendered(rich()))
-    assert gzip.decompress(body.plain_gzip) == body.plain
-    assert gzip.decompress(body.openmetrics_gzip) == body.openmetrics
+    assert gzip.decompress(body.form(openmetrics=False, gzip=True)) == body.plain
+    assert gzip.decompress(body.form(openmetrics=True, gzip=True)) == body.openmetrics
+
+
+def test_a_format_is_compressed_ahead_for_as_long_as_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(demand: Demand) -> int:
+        before = len(compressed)
+        finish(texts, demand)
+        return len(compressed) - before
+
+    compressed: list[bytes] = []
+    compress = zlib.compress
+    monkeypatch.setattr(zlib, "compress", lambda data, *how: compressed.append(data) or compress(data, *how))
+    texts, demand = rendered(BROKEN), Demand()
+    body = finish(texts, demand)
+    assert not compressed, "nobody has asked yet"
+    assert body.form(openmetrics=True, gzip=True) is body.form(openmetrics=True, gzip=True)
+    assert compressed == [body.openmetrics]
+    assert [written(demand) for _ in range(REMEMBERED_PAGES + 1)] == [1] * REMEMBERED_PAGES + [0]
 
 
 def test_openmetrics_ends_once_and_names_counters_without_total() -> None:

@@ -113,6 +113,13 @@ class TestRealServer:
         with serving(path, lambda *_: b""), asking(path) as source:
             assert await source.allocations() == ((), kubelet._UP)
 
+    async def test_an_answer_that_says_the_same_is_not_read_again_and_another_one_is(self, path: Path) -> None:
+        answers = [ONE, ONE, b"", ONE]
+        with serving(path, lambda *_: answers.pop(0)), asking(path) as source:
+            said = [(await source.allocations())[0] for _ in range(4)]
+        assert said == [EXPECTED, EXPECTED, (), EXPECTED]
+        assert said[0] is said[1]
+
     async def test_an_answer_of_ten_megabytes_is_read(self, path: Path) -> None:
         filler = part(9, b"\0" * 1000)
         many = b"".join(

@@ -1,5 +1,8 @@
 """What happens on an exception that nobody thought of: it is told, and costs as little as a fault of the driver."""
 
+import gc
+
+import pynvml
 import pytest
 
 from exporter.nvml import calls
@@ -51,3 +54,11 @@ async def test_at_the_driver_it_is_down_and_says_whose_fault_it_is(
         assert (state.up, state.reason) == (False, "internal_error")
     assert "nobody thought of this" in caplog.text
     await source.close()
+
+
+def test_handles_are_told_apart_without_leaving_work_to_the_garbage_collector() -> None:
+    first, second = (pynvml.c_nvmlDevice_t(pynvml.struct_c_nvmlDevice_t()) for _ in range(2))
+    gc.collect()
+    assert len({calls.address(first), calls.address(first), calls.address(second)}) == 2
+    assert calls.address(pynvml.c_nvmlDevice_t()) == 0
+    assert gc.collect() == 0

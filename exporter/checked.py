@@ -136,6 +136,14 @@ class Checked:
         self.only(*names)
         return cls(**self.typed(cls, *names))
 
+    def yes_no(self, key: str) -> bool | None:
+        """Take true or false; None = it is not there."""
+        value = self._take(key, None)
+        if value is None or isinstance(value, bool):
+            return value
+        self._fault(key, "must be true, false or null")
+        return None
+
     def _by_type(self, name: str, hint: object, *, needed: bool) -> object:
         kinds = set(typing.get_args(hint)) if isinstance(hint, types.UnionType) else {hint}
         default = _REQUIRED if needed else None
@@ -145,15 +153,8 @@ class Checked:
         if str in kinds:
             return self.text(name, default)
         if bool in kinds:
-            return self._yes_no(name)
+            return self.yes_no(name)
         return self.number(name) if float in kinds else self.whole(name, default)
-
-    def _yes_no(self, key: str) -> bool | None:
-        value = self._take(key, None)
-        if value is None or isinstance(value, bool):
-            return value
-        self._fault(key, "must be true, false or null")
-        return None
 
     def _take(self, key: str, default: object) -> object:
         value = self._values.get(key)

@@ -34,6 +34,8 @@ class ProcessReading:
     memory_used_bytes: int | None
     utilization_percent: float | None = None
     name: str = ""
+    computes: bool = True
+    """Whether it may run kernels; else it only draws."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,13 +233,14 @@ def _nested(item: Checked) -> dict[str, Any]:
 
 
 def _process(item: Checked) -> ProcessReading:
-    item.only("pid", "gpu_uuid", "memory_used_bytes", "utilization_percent", "name")
+    item.only("pid", "gpu_uuid", "memory_used_bytes", "utilization_percent", "name", "computes")
     return ProcessReading(
         pid=item.whole("pid") or 0,
         gpu_uuid=item.text("gpu_uuid"),
         memory_used_bytes=item.whole("memory_used_bytes", None),
         utilization_percent=item.number("utilization_percent"),
         name=item.text("name", ""),
+        computes=item.yes_no("computes") is not False,
     )
 
 

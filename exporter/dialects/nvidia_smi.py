@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from exporter.dialects.nvidia_smi_board import READINGS, row
 from exporter.dialects.nvidia_smi_details import DETAILS, FACTS
 from exporter.dialects.rows import Row, Samples, View, fill, numeral, reads
-from exporter.readings import GpuReading, MigReading
+from exporter.readings import GpuReading, MigReading, ProcessReading
 
 UNKNOWN = "[N/A]"
 """What this exporter writes into a label of gpu_info that is not known."""
@@ -192,11 +192,15 @@ def speak(view: View, samples: Samples) -> None:
         fill(samples, (*READINGS, *DETAILS, *FACTS), (uuid,), gpu)
         for count, value in zip(GPU_COUNTS, _counts(view, gpu), strict=True):
             fill(samples, (count,), (uuid,), value)
-        for process in gpu.processes or ():
+        for process in _computing(gpu):
             fill(samples, (APP_INFO, APP_MEMORY), (str(process.pid), process.name, uuid), process)
         for xid in gpu.xids or ():
             fill(samples, XIDS, (uuid, str(xid.xid)), xid)
         _partitions(gpu.mig, uuid, samples)
+
+
+def _computing(gpu: GpuReading) -> tuple[ProcessReading, ...]:
+    return tuple(process for process in gpu.processes or () if process.computes)
 
 
 def _info(view: View, gpu: GpuReading, uuid: str) -> tuple[str, ...]:
@@ -208,7 +212,7 @@ def _counts(view: View, gpu: GpuReading) -> Iterator[float | None]:
     yield len(view.snapshot.gpus)
     # the driver's two parts are of one version, or it answers nothing
     yield from (numeral(view.snapshot.driver_version),) * 2
-    yield None if gpu.processes is None else len(gpu.processes)
+    yield None if gpu.processes is None else len(_computing(gpu))
 
 
 def _partitions(instances: tuple[MigReading, ...], uuid: str, samples: Samples) -> None:

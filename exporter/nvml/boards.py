@@ -3,6 +3,7 @@
 Why it exists: a poll has to stay cheap, and some calls read a board's own memory or walk its links.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -18,7 +19,8 @@ from exporter.nvml.details import DRAW, Details, with_draw
 from exporter.nvml.facts import ASKED
 from exporter.nvml.fields import FieldBatch, Fields, keys, value_of
 from exporter.nvml.mig import Places, because_split, instances
-from exporter.readings import AbsentReason, EccReading, NvlinkReading, RepairReading
+from exporter.nvml.names import ProcessNames
+from exporter.readings import AbsentReason, EccReading, NvlinkReading, ProcessReading, RepairReading
 
 R = TypeVar("R")
 Values = dict[str, object]
@@ -93,6 +95,7 @@ class Board:
         self._activities = Activities(gpu, activity_seconds)
         self._slow_seconds = slow_seconds
         self._detailed = detailed
+        self._names = ProcessNames()
         self._slow: Values = {}
         self._slow_due = 0.0
         self._fixed: Values = {}
@@ -112,6 +115,13 @@ class Board:
             self._slow = self._read_slow()
             self._slow_due = now + self._slow_seconds
         return self._fixed | self._slow | self._read_quick(split=split) | self._read_activity(split=split)
+
+    def named(self, processes: tuple[ProcessReading, ...] | Absent) -> tuple[ProcessReading, ...] | Absent:
+        """Return the processes with their names, where details are read."""
+        if isinstance(processes, Absent) or not self._detailed:
+            return processes
+        names = self._names.of(process.pid for process in processes)
+        return tuple(dataclasses.replace(process, name=names[process.pid]) for process in processes)
 
     def _forget(self) -> None:
         """Ask for everything again: it is another handle, or the GPU was split or joined."""

@@ -146,6 +146,8 @@ class GpuCalls:
         self._unsupported: dict[str, Absent] = {}
         self._mig: bool | None = None
         self._sampled = (0, 0)
+        self.drawing: frozenset[int] = frozenset()
+        """Pids of the last list that draw and do not compute."""
 
     def name(self) -> str:
         """Return the model's name, "" where it is not told."""
@@ -205,6 +207,7 @@ class GpuCalls:
         graphics = self._listed("Graphics")
         if isinstance(compute, Absent):
             return compute
+        self.drawing = frozenset(() if isinstance(graphics, Absent) else graphics.keys() - compute.keys())
         return compute if isinstance(graphics, Absent) else {**graphics, **compute}
 
     def process_utilization(self) -> dict[int, float] | Absent:

@@ -144,7 +144,7 @@ def read_gpu(gpu: GpuCalls, board: Board, xids: XidWatch, identity: _Identity, s
         put(field_name, Absent(AbsentReason.MIG_ENABLED) if split and unsupported else share)
     put("temperature_celsius", gpu.temperature())
     put("power_watts", gpu.power())
-    put("processes", _processes(gpu))
+    put("processes", board.named(_processes(gpu)))
     for field_name, value in {**board.read(split=split), "xids": xids.told(gpu)}.items():
         put(field_name, value)
     return GpuReading(
@@ -165,7 +165,10 @@ def _processes(gpu: GpuCalls) -> tuple[ProcessReading, ...] | Absent:
     busy = gpu.process_utilization()
     idle = None if isinstance(busy, Absent) else 0.0
     shares = {} if isinstance(busy, Absent) else busy
-    return tuple(ProcessReading(pid, gpu.uuid, memory, shares.get(pid, idle)) for pid, memory in sorted(listed.items()))
+    return tuple(
+        ProcessReading(pid, gpu.uuid, memory, shares.get(pid, idle), computes=pid not in gpu.drawing)
+        for pid, memory in sorted(listed.items())
+    )
 
 
 class NvmlSource:

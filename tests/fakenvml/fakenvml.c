@@ -55,6 +55,7 @@ typedef struct {
     uint32_t sm_percent;
     uint32_t memory_percent;
     uint64_t sampled_us; /* 0: sampled at the moment of the call */
+    char name[256];      /* empty: of a process that the driver does not see */
 } Process;
 
 typedef struct {
@@ -358,6 +359,17 @@ const char *nvmlErrorString(int code) {
 ON_SYSTEM(nvmlSystemGetDriverVersion, (char *text, unsigned size), code = put_text(text, size, state->driver_version))
 ON_SYSTEM(nvmlSystemGetNVMLVersion, (char *text, unsigned size), code = put_text(text, size, state->nvml_version))
 ON_SYSTEM(nvmlSystemGetCudaDriverVersion_v2, (int *version), *version = (int)state->cuda_version)
+
+static int put_name(unsigned pid, char *text, unsigned size) {
+    for (int i = 0; i < DEVICES; i++)
+        for (unsigned k = 0; state->devices[i].present && k < state->devices[i].process_count; k++) {
+            const Process *process = &state->devices[i].processes[k];
+            if (process->pid == pid && process->name[0]) return put_text(text, size, process->name);
+        }
+    return NOT_FOUND;
+}
+
+ON_SYSTEM(nvmlSystemGetProcessName, (unsigned pid, char *text, unsigned size), code = put_name(pid, text, size))
 
 static unsigned present_devices(void) {
     unsigned count = 0;

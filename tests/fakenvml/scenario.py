@@ -1,9 +1,11 @@
 """Compiles the exporter's simulation form into the fake driver's state, so that one description drives both."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from exporter.readings import Snapshot
 from tests.fakenvml.details import load_details, load_facts
 from tests.fakenvml.state import (
     DEVICES,
@@ -196,6 +198,13 @@ def gpus(count: int, **values: object) -> dict[str, Any]:
     return {"devices": [{"uuid": uuid(i), "index": i, **board, **values} for i in range(count)], "processes": []}
 
 
+def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the form of a node that was read."""
+    devices = [dataclasses.asdict(gpu) for gpu in snapshot.gpus]
+    processes = [process for device in devices for process in device.pop("processes") or ()]
+    return {"driver": snapshot.driver_version, "devices": devices, "processes": processes}
+
+
 def uuid(index: int) -> str:
     """Return the UUID of the GPU that gpus() puts at an index."""
     return f"GPU-{index:08d}-0000-4000-8000-000000000000"
@@ -223,9 +232,9 @@ def _load_device(fake: FakeDriver, at: int, form: Mapping[str, Any]) -> None:
     device.bus_id, device.minor = f"{0:08X}:{at + 1:02X}:00.0".encode(), at
     device.error, device.hang = FAULTS.get(form.get("fault") or "", 0), form.get("fault") == "timeout"
     _load_memory(device, form)
-    device.gpu_percent = _or(form.get("utilization_percent"), UNKNOWN_PERCENT)
-    device.memory_percent = _or(form.get("memory_utilization_percent"), UNKNOWN_PERCENT)
-    device.temperature = _or(form.get("temperature_celsius"), 0)
+    device.gpu_percent = round(_or(form.get("utilization_percent"), UNKNOWN_PERCENT))
+    device.memory_percent = round(_or(form.get("memory_utilization_percent"), UNKNOWN_PERCENT))
+    device.temperature = round(_or(form.get("temperature_celsius"), 0))
     device.power_mw = round(1000 * _or(form.get("power_watts"), 0))
     _load_further(fake, at, form)
     _load_parts(fake, at, form)
@@ -266,7 +275,8 @@ def _load_further(fake: FakeDriver, at: int, form: Mapping[str, Any]) -> None:
 def _load_parts(fake: FakeDriver, at: int, form: Mapping[str, Any]) -> None:
     device = fake.state.devices[at]
     device.field_count = 0
-    fake.field(at, MEMORY_TEMPERATURE, form.get("memory_temperature_celsius"), kind=1)
+    warmth = form.get("memory_temperature_celsius")
+    fake.field(at, MEMORY_TEMPERATURE, None if warmth is None else round(warmth), kind=1)
     energy = form.get("energy_joules")
     fake.field(at, ENERGY, None if energy is None else round(1000 * energy))
     counts = {**(form.get("ecc") or {}), **(form.get("repair") or {})}
@@ -313,7 +323,8 @@ def _load_processes(fake: FakeDriver, at: int, forms: Sequence[Mapping[str, Any]
     device = fake.state.devices[at]
     for slot, form in enumerate(forms):
         process = device.processes[slot]
-        process.pid, process.kinds = form["pid"], 1
+        process.pid, process.kinds = form["pid"], 1 if form.get("computes", True) else 2
+        process.name = form.get("name", "").encode()
         process.memory_used = _or(form.get("memory_used_bytes"), UNKNOWN_BYTES)
         process.sm_percent, process.sampled_us = _or(form.get("utilization_percent"), 0), 0
     device.process_count = len(forms)

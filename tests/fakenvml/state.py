@@ -29,6 +29,7 @@ FUNCTIONS = (
     "nvmlSystemGetDriverVersion",
     "nvmlSystemGetNVMLVersion",
     "nvmlSystemGetCudaDriverVersion_v2",
+    "nvmlSystemGetProcessName",
     "nvmlDeviceGetCount_v2",
     "nvmlDeviceGetHandleByIndex_v2",
     "nvmlDeviceGetHandleByUUID",
@@ -131,6 +132,7 @@ class Process(ctypes.Structure):
         ("sm_percent", _u32),
         ("memory_percent", _u32),
         ("sampled_us", _u64),
+        ("name", ctypes.c_char * 256),
     )
 
 

@@ -21,6 +21,7 @@ from exporter.poller import AllocationSource, Poller, Source
 from exporter.server import Pages, is_worth_logging
 from exporter.settings import Address, Settings, SettingsError, parse
 from exporter.simulated import SimulatedSource
+from exporter.system_memory import SystemMemory
 from exporter.webconfig import WebConfig, WebConfigError
 
 log = logging.getLogger("exporter")
@@ -84,6 +85,7 @@ def _poller(settings: Settings, source: Source, allocations: AllocationSource) -
         spoken=Spoken(settings.dialect, dict(settings.aom_labels)),
         most_series=settings.max_series,
         owners=_owners(settings),
+        system_memory=_system_memory(settings),
     )
 
 
@@ -92,6 +94,11 @@ def _owners(settings: Settings) -> ProcessOwners | None:
     if settings.simulate or not settings.proc:
         return None
     return ProcessOwners(Path(settings.proc), Path(settings.container_logs), settings.deadline)
+
+
+def _system_memory(settings: Settings) -> SystemMemory | None:
+    # the sizes are the machine's in every /proc, so that turning the host's processes off costs none of them
+    return SystemMemory(Path(settings.proc or "/proc")) if settings.unified_memory_from_system else None
 
 
 async def once(settings: Settings, source: Source, allocations: AllocationSource) -> int:

@@ -30,19 +30,22 @@ NODE_USAGE = node_row(
 NODE_MEMORY_FREE = node_row(
     "aom_node_gpu_memory_free_megabytes",
     "megabytes",
-    "GPU memory that is free, by the driver's own figure. 1 MB = 2^20 bytes. Not the capacity.",
+    "GPU memory that is free, by the driver's own figure. 1 MB = 2^20 bytes. Not the capacity. Of unified memory, with "
+    "--unified-memory-from-system, what is available to GPU and host alike.",
     "GpuReading.memory_free_bytes",
 )
 NODE_MEMORY_CAPACITY = node_row(
     "aom_node_gpu_memory_capacity_megabytes",
     "megabytes",
-    "All memory of the GPU, the part that the driver reserves included. 1 MB = 2^20 bytes.",
+    "All memory of the GPU, the part that the driver reserves included. 1 MB = 2^20 bytes. Of unified memory, with "
+    "--unified-memory-from-system, all memory of the machine, else absent.",
     "GpuReading.memory_total_bytes",
 )
 NODE_MEMORY_USED = node_row(
     "aom_node_gpu_memory_used_megabytes",
     "megabytes",
-    "GPU memory in use, without what the driver reserves for itself. 1 MB = 2^20 bytes.",
+    "GPU memory in use, without what the driver reserves for itself. 1 MB = 2^20 bytes. Of unified memory, with "
+    "--unified-memory-from-system, what the GPU's processes hold and never what the host uses.",
     "GpuReading.memory_used_bytes",
 )
 NODE_MEMORY_RESERVED = node_row(
@@ -75,15 +78,24 @@ NODE_POWER = node_row(
 NODE_INFO = node_row(
     "aom_node_gpu_info",
     "",
-    "Always 1. What the GPU is beside its identity: where it sits, and its versions. An empty label is not known.",
-    "GpuReading.index, Snapshot.driver_version, GpuReading.facts",
+    "Always 1. What the GPU is beside its identity: where it sits, which driver runs it, and unified=true where it has "
+    "no memory of its own but works in the machine's. An empty label is not known.",
+    "GpuReading.index, Snapshot.driver_version, GpuReading.facts, GpuReading.memory_unified",
     "index",
     "driver_version",
     "minor_number",
     "pci_bus_id",
+    "architecture",
+    "unified",
+)
+NODE_BOARD_INFO = node_row(
+    "aom_node_gpu_board_info",
+    "",
+    "Always 1. What is written in the board: its serial number and the version of its firmware. An empty label is not "
+    "known.",
+    "GpuReading.facts",
     "serial",
     "vbios_version",
-    "architecture",
 )
 
 CONTAINER_USAGE = container_row(
@@ -240,6 +252,7 @@ NODE: tuple[Metric, ...] = (
     NODE_TEMPERATURE,
     NODE_POWER,
     NODE_INFO,
+    NODE_BOARD_INFO,
     *boards.NODE,
     *seconds.NODE,
 )

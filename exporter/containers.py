@@ -44,7 +44,7 @@ def _publish(holding: Holding, node: str, values: _Samples) -> str:
     }
     if holding.exclusive:
         published[c.CONTAINER_MEMORY_CAPACITY] = _megabytes(total)
-        published[c.CONTAINER_MEMORY_FREE] = _megabytes(_left(total, reserved, used))
+        published[c.CONTAINER_MEMORY_FREE] = _megabytes(_can_take(holding, _left(total, reserved, used)))
     for metric, value in published.items():
         if value is not None:
             values[metric][(node, gpu.uuid, gpu.name, *holding.holder)] = value
@@ -89,6 +89,11 @@ def _used_alone(holding: Holding) -> float | None:
 
 def _left(total: float | None, reserved: float | None, used: float | None) -> float | None:
     return None if total is None or used is None else max(0.0, total - (reserved or 0) - used)
+
+
+def _can_take(holding: Holding, left: float | None) -> float | None:
+    """Of unified memory the host takes too: no more is left than is free."""
+    return at_most(left, holding.gpu.memory_free_bytes) if holding.gpu.memory_unified else left
 
 
 def _megabytes(size: float | None) -> float | None:

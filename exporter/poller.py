@@ -23,6 +23,7 @@ from exporter.owners import Matched, ProcessOwners
 from exporter.process_metrics import ProcessMetrics
 from exporter.readings import PROCESSES_OFF, AbsentReason, Allocation, GpuReading, Snapshot, SourceState
 from exporter.samples import collect, withdrawn
+from exporter.system_memory import SystemMemory
 
 log = logging.getLogger("exporter.poller")
 
@@ -113,6 +114,7 @@ class Poller:
         spoken: Spoken = NATIVE_ONLY,
         most_series: int = 0,
         owners: ProcessOwners | None = None,
+        system_memory: SystemMemory | None = None,
     ) -> None:
         self.latest: Publication | None = None
         self._source = source
@@ -123,6 +125,7 @@ class Poller:
         self._monotonic = monotonic
         self._health_policy = health_policy
         self._owners = owners
+        self._system_memory = system_memory
         self._accounts = Accounts(longest_seconds=COUNTED_POLLS * period_seconds)
         self._own = ProcessMetrics()
         self._spoken = spoken
@@ -163,6 +166,8 @@ class Poller:
         (gpus, driver), (allocations, kubelet) = await asyncio.gather(
             self._source.read(taken_at), self._allocations.allocations()
         )
+        if self._system_memory:
+            gpus = self._system_memory.fill(gpus)
         matched = await self._match(gpus, allocations)
         self._polls += 1
         self._failures += not driver.up

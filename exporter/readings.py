@@ -22,6 +22,8 @@ class AbsentReason(StrEnum):
     DRIVER_ERROR = "driver_error"
     OUT_OF_RANGE = "out_of_range"
     MIG_ENABLED = "mig_enabled"
+    UNIFIED_MEMORY = "unified_memory"
+    DUPLICATE_UUID = "duplicate_uuid"
     STALE = "stale"
 
 
@@ -125,6 +127,8 @@ class GpuReading:
     memory_used_bytes: int | None = None
     memory_free_bytes: int | None = None
     memory_reserved_bytes: int | None = None
+    memory_unified: bool | None = None
+    """Whether the GPU has no memory of its own and works in the machine's; None = not known."""
     utilization_percent: float | None = None
     memory_utilization_percent: float | None = None
     temperature_celsius: float | None = None
@@ -227,3 +231,5 @@ class Snapshot:
     """Whether the GPUs' processes can be told by container."""
     unresolved_processes: Mapping[str, int] = field(default_factory=dict)
     """Why processes are no container's -> how many."""
+    process_owners: Mapping[int, tuple[str, str, str]] = field(default_factory=dict)
+    """pid -> namespace, pod and container that it runs in, for those of which that is known."""

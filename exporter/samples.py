@@ -32,7 +32,8 @@ NODE_FIELDS: tuple[tuple[str, c.Metric, float, float, float], ...] = (
 _PARTS_OF_TOTAL = ("memory_free_bytes", "memory_used_bytes", "memory_reserved_bytes")
 
 _NODE_FIELD_NAMES = frozenset(row[0] for row in NODE_FIELDS)
-_INFO_FACTS = c.NODE_INFO.labels[c.NODE_INFO.labels.index("driver_version") + 1 :]
+_INFO_FACTS = ("minor_number", "pci_bus_id", "architecture")
+_BOARD_FACTS = ("serial", "vbios_version")
 
 _Samples = dict[c.Metric, dict[Labels, float]]
 
@@ -113,9 +114,17 @@ def _gpu_values(gpu: GpuReading, node: str, driver: str, health: _Samples, value
     used_percent = percent(believed["memory_used_bytes"], believed["memory_total_bytes"])
     if used_percent is not None:
         values[c.NODE_MEMORY_USAGE][labels] = used_percent
-    values[c.NODE_INFO][(*labels, str(gpu.index), driver, *(gpu.facts.get(fact, "") for fact in _INFO_FACTS))] = 1
+    place = (gpu.facts.get(fact, "") for fact in _INFO_FACTS)
+    values[c.NODE_INFO][(*labels, str(gpu.index), driver, *place, _unified(gpu))] = 1
+    values[c.NODE_BOARD_INFO][(*labels, *(gpu.facts.get(fact, "") for fact in _BOARD_FACTS))] = 1
     _further(gpu, node, health, values)
     return dataclasses.replace(gpu, **believed)
+
+
+def _unified(gpu: GpuReading) -> str:
+    if gpu.memory_unified:
+        return "true"
+    return "false" if gpu.memory_total_bytes is not None else ""
 
 
 def _further(gpu: GpuReading, node: str, health: _Samples, values: _Samples) -> None:

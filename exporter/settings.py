@@ -156,6 +156,11 @@ class Settings:
         "/var/lib/kubelet/pod-resources/kubelet.sock", 'socket of the pod-resources API; "" = no container series', str
     )
     proc: str = _setting("/proc", 'the host\'s /proc, to tell processes by container; "" = off', str)
+    unified_memory_from_system: bool = _setting(
+        "false",
+        "of a GPU without memory of its own (unified memory), take the machine's as its capacity, from --proc",
+        _yes_no,
+    )
     container_logs: str = _setting(
         "/var/log/containers", "directory of the node whose names tell containers by id; no log is read", str
     )

@@ -215,8 +215,17 @@ def _device(item: Checked, position: int, processes: Sequence[ProcessReading] | 
         *identity,
         **values,
         processes=None if processes is None else tuple(p for p in processes if p.gpu_uuid == identity[0]),
-        absent={field: AbsentReason.NOT_SUPPORTED for field, value in fields.items() if value is None},
+        absent=_absent(fields, unified=bool(further["memory_unified"])),
     )
+
+
+def _absent(fields: dict[str, Any], *, unified: bool) -> dict[str, AbsentReason]:
+    of_memory = AbsentReason.UNIFIED_MEMORY if unified else AbsentReason.NOT_SUPPORTED
+    return {
+        field: of_memory if field in _BYTES else AbsentReason.NOT_SUPPORTED
+        for field, value in fields.items()
+        if value is None
+    }
 
 
 def _nested(item: Checked) -> dict[str, Any]:

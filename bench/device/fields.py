@@ -247,14 +247,12 @@ FIELDS = (
     Field("aom_node_gpu_mig_enabled", at("mig_mode/current_mig")),
     Field(
         "aom_node_gpu_info",
-        _texts(
-            {
-                "minor_number": "minor_number",
-                "pci_bus_id": "pci/pci_bus_id",
-                "serial": "serial",
-                "vbios_version": "vbios_version",
-            }
-        ),
+        _texts({"minor_number": "minor_number", "pci_bus_id": "pci/pci_bus_id"}),
+        words=True,
+    ),
+    Field(
+        "aom_node_gpu_board_info",
+        _texts({"serial": "serial", "vbios_version": "vbios_version"}),
         words=True,
     ),
     *(

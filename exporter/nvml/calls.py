@@ -143,6 +143,8 @@ class GpuCalls:
     def __init__(self, uuid: str) -> None:
         self.uuid = uuid
         self.handle: Handle = None
+        self.memory_unified = False
+        """Whether it was once seen to work in the machine's memory."""
         self._unsupported: dict[str, Absent] = {}
         self._mig: bool | None = None
         self._sampled = (0, 0)

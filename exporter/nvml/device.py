@@ -17,6 +17,7 @@ from exporter.nvml.boards import Board
 from exporter.nvml.calls import Absent, GpuCalls
 from exporter.nvml.driver import Driver
 from exporter.nvml.events import XidWatch
+from exporter.nvml.unified import MEMORY, is_unified
 from exporter.nvml.workers import Worker
 from exporter.readings import AbsentReason, GpuReading, ProcessReading, SourceState
 
@@ -147,6 +148,9 @@ def read_gpu(gpu: GpuCalls, board: Board, xids: XidWatch, identity: _Identity, s
     put("processes", board.named(_processes(gpu)))
     for field_name, value in {**board.read(split=split), "xids": xids.told(gpu)}.items():
         put(field_name, value)
+    if is_unified(gpu, absent, values.get("processes"), split=split):
+        values["memory_unified"] = True
+        absent.update(dict.fromkeys(MEMORY, AbsentReason.UNIFIED_MEMORY))
     return GpuReading(
         gpu.uuid, identity.index, identity.name, absent=absent, read_seconds=time.monotonic() - started, **values
     )

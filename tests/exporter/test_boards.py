@@ -107,7 +107,8 @@ async def test_every_further_row_of_the_catalogue_has_the_value_of_its_fact(tmp_
     assert values(series, repair.format("remapped_rows_failed")) == [1]
     assert values(series, "aom_node_gpu_nvlink_received_bytes_total", link="17") == [10]
     assert values(series, "aom_node_gpu_nvlink_errors_total") == [0]  # of link 3 nothing is known
-    assert values(series, "aom_node_gpu_info", serial="165", minor_number="0", architecture="") == [1]
+    assert values(series, "aom_node_gpu_info", minor_number="0", architecture="") == [1]
+    assert values(series, "aom_node_gpu_board_info", serial="165", vbios_version="96.00") == [1]
 
 
 async def test_reasons_that_hold_the_clocks_are_told_apart_and_a_new_one_is_other(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,35 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter import kubelet
-from exporter.kubelet import KEPT_POLLS, LIST_METHOD, KubeletAllocations, decode_list
+from exporter.kubelet import KEPT_POLLS, KubeletAllocations, decode_list
 from exporter.readings import Allocation, MigReading
 from tests.exporter.build import gpu, published, snapshot, values
-
-
-def varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def part(number: int, content: bytes | str) -> bytes:
-    raw = content.encode() if isinstance(content, str) else content
-    return varint(number << 3 | 2) + varint(len(raw)) + raw
-
-
-def devices(resource: str, *ids: str, noise: bytes = b"") -> bytes:
-    return part(2, part(1, resource) + b"".join(part(2, one) for one in ids) + noise)
-
-
-def container(name: str, *held: bytes) -> bytes:
-    return part(3, part(1, name) + b"".join(held))
-
-
-def pod(namespace: str, name: str, *containers: bytes) -> bytes:
-    return part(1, part(1, name) + part(2, namespace) + b"".join(containers))
-
+from tests.exporter.podresources import container, devices, part, pod, serving, varint
 
 ONE_GB = {"memory_total_bytes": 2**30, "memory_free_bytes": 0}
 ONE = pod("ml", "llm-0", container("server", devices("nvidia.com/gpu", "GPU-a")))
@@ -57,23 +31,6 @@ def path() -> Iterator[Path]:
     # pytest's own temporary paths can be longer than a socket's path may be
     with tempfile.TemporaryDirectory(prefix="gs") as folder:
         yield Path(folder) / "kubelet.sock"
-
-
-@contextmanager
-def serving(
-    path: Path, answer: Callable[[bytes, grpc.ServicerContext], bytes], method: str = LIST_METHOD
-) -> Iterator[None]:
-    service, _, name = method.lstrip("/").partition("/")
-    handler = grpc.method_handlers_generic_handler(service, {name: grpc.unary_unary_rpc_method_handler(answer)})
-    server = grpc.server(
-        ThreadPoolExecutor(2), handlers=(handler,), options=[("grpc.max_send_message_length", 128 * 2**20)]
-    )
-    server.add_insecure_port(f"unix:{path}")
-    server.start()
-    try:
-        yield
-    finally:
-        server.stop(None).wait()
 
 
 def remove(path: Path) -> None:

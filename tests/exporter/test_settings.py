@@ -39,6 +39,7 @@ SAMPLES = {
     "aom_labels": ("nodeIP=10.0.0.1", "clusterId=a, clusterName=b=c"),
     "max_requests": ("3", "0"),
     "max_series": ("3", "0"),
+    "unified_memory_from_system": ("false", "true"),
 }
 """field -> two of its values, as text; any text does for the others."""
 
@@ -47,7 +48,7 @@ SAMPLES = {
 def test_each_setting_has_a_flag_and_a_variable_and_the_flag_wins(field: dataclasses.Field[object]) -> None:
     by_variable, by_flag = SAMPLES.get(field.name, ("from-variable", "from-flag"))
     environment = {f"GPUSCALE_EXPORTER_{field.name.upper()}": by_variable}
-    flag = ["--" + field.name.replace("_", "-")] + ([] if field.name == "once" else [by_flag])
+    flag = ["--" + field.name.replace("_", "-")] + ([] if field.type is bool else [by_flag])
     convert = field.metadata["convert"]
     assert getattr(parse([], environment), field.name) == convert(by_variable)
     assert getattr(parse(flag, environment), field.name) == convert(by_flag)
@@ -68,7 +69,7 @@ def test_each_setting_can_stand_in_a_file_below_variables_and_flags(
         argv = ["--config", str(file)]
         assert getattr(parse(argv, {}), field.name) == convert(other)
         assert getattr(parse(argv, {variable: by_variable}), field.name) == convert(by_variable)
-    by_flag = [*argv, flag] + ([] if field.name == "once" else [other])
+    by_flag = [*argv, flag] + ([] if field.type is bool else [other])
     assert getattr(parse(by_flag, {variable: by_variable}), field.name) == convert(other)
 
 

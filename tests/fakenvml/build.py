@@ -12,6 +12,7 @@ SONAME = "libnvidia-ml.so.1"
 _SINCE_R550 = frozenset(
     {
         "nvmlDeviceGetTemperatureV",
+        "nvmlDeviceGetAddressingMode",
         "nvmlDeviceGetMarginTemperature",
         "nvmlDeviceGetSramEccErrorStatus",
         "nvmlDeviceGetPlatformInfo",

@@ -132,6 +132,7 @@ typedef struct {
     uint32_t architecture;
     uint32_t gpm_supported;
     uint32_t field_count;
+    uint32_t addressing_mode;
     uint32_t links[LINKS];
     uint64_t clocks_event_reasons;
     uint64_t bar1_total;
@@ -140,7 +141,7 @@ typedef struct {
     uint32_t errors_told[2][2][8];
     char serial[32];
     char vbios[32];
-    double gpm[4]; /* percent: SM, occupancy, tensor, DRAM */
+    double gpm[5]; /* percent: SM, occupancy, tensor, DRAM, graphics */
     uint64_t supported_reasons;
     uint64_t protected_memory[3]; /* total, free, used */
     uint32_t encoder_stats[3];    /* sessions, frames a second, microseconds */
@@ -601,6 +602,10 @@ typedef struct {
     uint64_t value;
 } FieldValue;
 
+typedef struct {
+    unsigned version, value;
+} AddressingMode;
+
 static void put_bar1(Handle device, Bar1 *answer) {
     answer->total = device->bar1_total;
     answer->used = device->bar1_used;
@@ -656,6 +661,8 @@ ON_DEVICE(nvmlDeviceGetSerial, (Handle device, char *text, unsigned size), code 
 ON_DEVICE(nvmlDeviceGetVbiosVersion, (Handle device, char *text, unsigned size),
           code = put_text(text, size, device->vbios))
 ON_DEVICE(nvmlDeviceGetArchitecture, (Handle device, unsigned *answer), *answer = device->architecture)
+ON_DEVICE(nvmlDeviceGetAddressingMode, (Handle device, AddressingMode *answer),
+          answer->value = device->addressing_mode)
 ON_DEVICE(nvmlDeviceGetFieldValues, (Handle device, int count, FieldValue *asked), put_fields(device, count, asked))
 ON_DEVICE(nvmlDeviceGetNvLinkState, (Handle device, unsigned link, unsigned *up), code = put_link(device, link, up))
 
@@ -858,7 +865,7 @@ ON_EITHER(nvmlGpuInstanceGetInfo, (Handle device, InstanceInfo *info), code = pu
 /* ---- GPM: what the SMs did between two samples ---- */
 
 typedef struct {
-    double percent[4];
+    double percent[5];
 } Sample;
 
 typedef struct {
@@ -882,7 +889,7 @@ static int put_instance_sample(Handle device, unsigned instance, Sample *sample)
     const Slot *slots = state->slots[device - state->devices];
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].present && slots[i].gpu_instance == instance) {
-            *sample = (Sample){{slots[i].sm_percent, 0, 0, 0}};
+            *sample = (Sample){{slots[i].sm_percent}};
             return OK;
         }
     return NOT_FOUND;
@@ -894,6 +901,7 @@ static int place_of(unsigned id) {
         case 3: return 1;
         case 5: return 2;
         case 10: return 3;
+        case 1: return 4;
         default: return -1;
     }
 }
@@ -1044,6 +1052,8 @@ static const Fact facts[] = {
     {"c_nvmlGpmMetric_t.value", offsetof(Metric, value)},
     {"c_nvmlGpmMetricsGet_t.sample1", offsetof(Metrics, first)},
     {"c_nvmlGpmMetricsGet_t.metrics", offsetof(Metrics, metrics)},
+    {"c_nvmlDeviceAddressingMode_t", sizeof(AddressingMode)},
+    {"c_nvmlDeviceAddressingMode_t.value", offsetof(AddressingMode, value)},
     {"c_nvmlGpmSupport_t", sizeof(Support)},
     {"c_nvmlEventData_t", sizeof(EventData)},
     {"c_nvmlEventData_t.eventData", offsetof(EventData, data)},

@@ -51,7 +51,13 @@ PCIE = {
     "pcie_generation_max": "nvmlDeviceGetMaxPcieLinkGeneration",
     "pcie_width_max": "nvmlDeviceGetMaxPcieLinkWidth",
 }
-ACTIVITY = ("sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio", "dram_active_ratio")
+ACTIVITY = (
+    "sm_active_ratio",
+    "sm_occupancy_ratio",
+    "tensor_active_ratio",
+    "dram_active_ratio",
+    "graphics_active_ratio",
+)
 FACTS = {"serial": "nvmlDeviceGetSerial", "vbios_version": "nvmlDeviceGetVbiosVersion"}
 ARCHITECTURES = ("", "", "Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")
 FIELDS = {
@@ -106,6 +112,7 @@ FURTHER: dict[str, Any] = {
     "sm_occupancy_ratio": 0.25,
     "tensor_active_ratio": 0.125,
     "dram_active_ratio": 0.75,
+    "graphics_active_ratio": 0.625,
     "ecc": {
         "volatile_corrected": 1,
         "volatile_uncorrected": 0,

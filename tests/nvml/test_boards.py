@@ -11,7 +11,13 @@ from tests.fakenvml.state import NO_PERMISSION, NOT_SUPPORTED, UNKNOWN_BYTES, UN
 
 NESTED = {"ecc", "repair", "clocks_event", "nvlinks", "facts"}
 NEWER = {"r470": {"temperature_margin_celsius"}}
-LATER = {"sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio", "dram_active_ratio"}
+LATER = {
+    "graphics_active_ratio",
+    "sm_active_ratio",
+    "sm_occupancy_ratio",
+    "tensor_active_ratio",
+    "dram_active_ratio",
+}
 SLOW_CALLS = (
     "nvmlDeviceGetFanSpeed",
     "nvmlDeviceGetEnforcedPowerLimit",

@@ -129,6 +129,7 @@ def test_the_second_sample_tells_what_the_sms_did(fake: FakeDriver, reader: Any)
     second = process.read()[0][uuid(0)]
     assert (second.sm_active_ratio, second.sm_occupancy_ratio) == (0.5, 0.25)
     assert (second.tensor_active_ratio, second.dram_active_ratio) == (0.125, 0.75)
+    assert second.graphics_active_ratio == 0.625
     for _ in range(5):
         process.read()
     assert fake.calls(None, "nvmlGpmSampleAlloc") == 2

@@ -31,6 +31,7 @@ _CURES_OF_FAULTS = {
 _OTHER_FAULT = (
     "look for NVRM and Xid lines in the kernel log; a restart of this pod helps where only its access was lost"
 )
+_NO_DRIVER = frozenset({"library_not_found", "driver_not_loaded"})
 _HOST_PID = "set hostPID: true on the pod (chart: exporter.hostPID), or mount the host's /proc and name it by --proc"
 _LOGS = "mount the host's /var/log/containers read-only at {path} (chart: exporter.hostPID does), or name it by "
 _LOGS += "--container-logs"
@@ -275,8 +276,9 @@ def web(found: Found) -> Iterator[Check]:
 
 
 def any_gpu(found: Found) -> bool:
-    """Whether this machine has anything of NVIDIA's to see."""
-    return bool(found.driver.up or _boards(found.root) or _device_files(found.root))
+    """Whether this machine has anything of NVIDIA's to see: a driver that answers, with an error or not, is a sign."""
+    silent = not found.driver.up and found.driver.reason in _NO_DRIVER
+    return bool(not silent or _boards(found.root) or _device_files(found.root))
 
 
 def _boards(root: Path) -> list[Path]:

@@ -107,8 +107,10 @@ def _texts(labels: Mapping[str, str]) -> Reader:
 
 
 def _processes(gpu: ET.Element) -> Iterator[tuple[str, float]]:
+    """Those that compute: what only draws is told by neither side alike."""
     for one in gpu.iterfind("processes/process_info"):
-        if (memory := _first(one, "used_memory")) is not None:
+        computes = "C" in (one.findtext("type") or "C")
+        if computes and (memory := _first(one, "used_memory")) is not None:
             yield f"pid={one.findtext('pid')}", memory * 2**20
 
 

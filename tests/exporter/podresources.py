@@ -35,6 +35,14 @@ def pod(namespace: str, name: str, *containers: bytes) -> bytes:
     return part(1, part(1, name) + part(2, namespace) + b"".join(containers))
 
 
+def claim(*, driver: str = "gpu.nvidia.com", device: str = "", cdi: tuple[str, ...] = (), share: str = "") -> bytes:
+    names = b"".join(part(1, part(1, name)) for name in cdi)
+    told = (
+        part(2, driver) + part(3, "node-1") + (part(4, device) if device else b"") + (part(5, share) if share else b"")
+    )
+    return part(5, part(2, "claim-name") + part(3, "ml") + part(4, names + told))
+
+
 @contextmanager
 def serving(
     path: Path, answer: Callable[[bytes, grpc.ServicerContext], bytes], method: str = LIST_METHOD

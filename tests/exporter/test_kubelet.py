@@ -19,7 +19,7 @@ from exporter import kubelet
 from exporter.kubelet import KEPT_POLLS, KubeletAllocations, decode_list
 from exporter.readings import Allocation, MigReading
 from tests.exporter.build import gpu, published, snapshot, values
-from tests.exporter.podresources import container, devices, part, pod, serving, varint
+from tests.exporter.podresources import claim, container, devices, part, pod, serving, varint
 
 ONE_GB = {"memory_total_bytes": 2**30, "memory_free_bytes": 0}
 ONE = pod("ml", "llm-0", container("server", devices("nvidia.com/gpu", "GPU-a")))
@@ -267,14 +267,6 @@ class TestWire:
     def test_no_bytes_do_anything_but_decode_or_be_refused(self, noise: bytes) -> None:
         with contextlib.suppress(ValueError):
             assert isinstance(decode_list(noise), tuple)
-
-
-def claim(*, driver: str = "gpu.nvidia.com", device: str = "", cdi: tuple[str, ...] = (), share: str = "") -> bytes:
-    names = b"".join(part(1, part(1, name)) for name in cdi)
-    told = (
-        part(2, driver) + part(3, "node-1") + (part(4, device) if device else b"") + (part(5, share) if share else b"")
-    )
-    return part(5, part(2, "claim-name") + part(3, "ml") + part(4, names + told))
 
 
 class TestClaims:

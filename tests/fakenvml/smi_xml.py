@@ -95,7 +95,7 @@ def _board(device: Tree, at: int, processes: Iterable[Tree]) -> dict[str, Any]:
         },
         "processes": {
             "process_info": [
-                {"pid": one["pid"], "used_memory": _mib(one.get("memory_used_bytes"))} for one in processes
+                {"pid": one["pid"], "type": "C", "used_memory": _mib(one.get("memory_used_bytes"))} for one in processes
             ]
         },
     }

@@ -21,7 +21,7 @@ from tests.fakenvml.state import FakeDriver
 
 MIB = 2**20
 Run = Callable[[dict[str, Any]], subprocess.CompletedProcess[str]]
-IDENTITY = {"uuid", "product_name", "pid", "gpu_instance_id", "compute_instance_id"}
+IDENTITY = {"uuid", "product_name", "pid", "type", "gpu_instance_id", "compute_instance_id"}
 """What tells which series is meant, and is not compared itself."""
 
 
@@ -138,6 +138,18 @@ def test_what_only_nvidia_smi_says_is_a_fault_unless_it_came_or_went_meanwhile(s
     meanwhile = Report()
     compare(meanwhile, without, smi, scraped)
     assert meanwhile.faults() == []
+
+
+def test_a_process_that_only_draws_is_left_out_and_one_that_computes_too_is_not(scraped: dict[Key, float]) -> None:
+    smi = tree(scenario())
+    drawing = ET.SubElement(next(smi.iter("processes")), "process_info")
+    for tag, text in (("pid", "99"), ("type", "G"), ("used_memory", "40 MiB")):
+        ET.SubElement(drawing, tag).text = text
+    assert faults(scraped, smi) == []
+    next(drawing.iter("type")).text = "C+G"
+    assert faults(scraped, smi) == [
+        f"only nvidia-smi says: nvidia_smi_compute_app_used_memory_bytes{{pid=99}} of {uuid(0)}"
+    ]
 
 
 def test_older_words_of_nvidia_smi_are_understood(scraped: dict[Key, float]) -> None:

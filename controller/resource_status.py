@@ -148,6 +148,7 @@ class PoolMemoryStatus:
     lowered_at: Annotated[Times, Doc("Marked nodes that the size was lowered for.")] = field(default_factory=dict)
     lowered_to: Annotated[int | None, Doc("The size that it was lowered to for them.")] = None
     size_changed_at: Time | None = None
+    unseen_since: Annotated[Time | None, Doc("Since when the size has been above the nodes.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ _FAULTY = {
     ("SignalHealthy", "False"),
     ("TargetOwned", "False"),
     ("DemandFits", "False"),
+    ("NodesInTime", "False"),
 }
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _VALUE_TOLERANCE = 0.01

@@ -98,6 +98,7 @@ def load_pool_memory(document: Document) -> PoolMemory | None:
         lowered_at=_times(memory.get("loweredAt")),
         lowered_to=lowered_to if isinstance(lowered_to, int) else None,
         size_changed_at=seconds(memory.get("sizeChangedAt")),
+        unseen_since=seconds(memory.get("unseenSince")),
     )
 
 
@@ -146,6 +147,7 @@ def _memory_status(memory: PoolMemory) -> PoolMemoryStatus:
         lowered_at=_stamps(memory.lowered_at),
         lowered_to=memory.lowered_to,
         size_changed_at=None if memory.size_changed_at is None else timestamp(memory.size_changed_at),
+        unseen_since=None if memory.unseen_since is None else timestamp(memory.unseen_since),
     )
 
 

@@ -77,6 +77,8 @@ class Reason(StrEnum):
     POOL_AT_MINIMUM = "PoolAtMinimum"
     TEMPLATE_UNKNOWN = "TemplateUnknown"
     NODES_RELEASED = "NodesReleased"
+    NODES_OVERDUE = "NodesOverdue"
+    NODES_IN_TIME = "NodesInTime"
 
 
 class Source(StrEnum):

@@ -8,8 +8,9 @@ Sizes are absolute. Nothing is bought for pods that no node of the pool can take
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from controller.core.model import Condition, Reason, Step
-from controller.core.packing import NeverFit, Packing, gpus_of, pack
+from controller.core.model import Reason, Step
+from controller.core.packing import Packing, gpus_of, pack
+from controller.core.pool_conditions import first_never, pool_conditions
 from controller.core.pool_model import (
     NodeTemplate,
     PodClass,
@@ -90,7 +91,7 @@ def decide_pool(
         mark=outcome.mark,
         release=outcome.release,
         remove=outcome.remove,
-        conditions=_conditions(policy, outcome, demand),
+        conditions=pool_conditions(policy, view, demand.packing.never_fit, outcome.limit, short=demand.new > 0),
         trace=_trace(policy, observation, view, demand, growth, outcome),
     )
 
@@ -269,7 +270,7 @@ def _shrunk(policy: PoolPolicy, observation: PoolObservation, demand: Demand, fo
         sentence += f": {size} -> {desired}"
     elif demand.packing.never_fit and not found.acts:
         reason = Reason.NEVER_FITS
-        sentence = f"{situation}: {_first_never(demand.packing.never_fit)}"
+        sentence = f"{situation}: {first_never(demand.packing.never_fit)}"
     if size > policy.max_nodes:
         limit = Reason.POOL_AT_MAXIMUM
     return Outcome(desired, reason, sentence, found.mark, found.release, found.remove, limit, found.blocked)
@@ -317,6 +318,7 @@ def _remember(
         lowered_at=lowered,
         lowered_to=outcome.desired if outcome.remove and lowered else view.lowered_to,
         size_changed_at=_size_changed_at(observation, view, memory, outcome, now),
+        unseen_since=view.unseen_since,
     )
 
 
@@ -326,42 +328,6 @@ def _size_changed_at(
     if outcome.desired > observation.size:
         return now
     return view.size_changed_at if view.unseen else memory.size_changed_at
-
-
-_LIMIT_TEXT = {
-    Reason.POOL_AT_MAXIMUM: "the maximum of nodes limits the size",
-    Reason.POOL_AT_MINIMUM: "the minimum of nodes limits the size",
-    Reason.SCALE_UP_LIMIT: "the step limits how many nodes are ordered at once",
-    Reason.VICTIM_NOT_NAMEABLE: "the provider cannot be told which node to remove",
-}
-
-
-def _conditions(policy: PoolPolicy, outcome: Outcome, demand: Demand) -> tuple[Condition, ...]:
-    if policy.template is None:
-        active = Condition("ScalingActive", "False", Reason.TEMPLATE_UNKNOWN, "what a new node offers is not known")
-    else:
-        active = Condition("ScalingActive", "True", Reason.VALID_METRIC_FOUND, "pods and nodes of the pool are known")
-    limit = outcome.limit
-    if limit is None:
-        limited = Condition("ScalingLimited", "False", Reason.DESIRED_WITHIN_RANGE, "nothing limits the size")
-    else:
-        limited = Condition("ScalingLimited", "True", limit, _LIMIT_TEXT[limit])
-    never = demand.packing.never_fit
-    if never:
-        fits = Condition("DemandFits", "False", Reason.NEVER_FITS, _first_never(never))
-    else:
-        fits = Condition("DemandFits", "True", Reason.DEMAND_MET, "a node of this pool can take every pod that waits")
-    return (active, limited, fits)
-
-
-def _first_never(never: tuple[NeverFit, ...]) -> str:
-    fault = never[0]
-    count = sum(one.pods.count for one in never)
-    return f"{count} pods can't run on this pool, such as {_name(fault.pods)}: {fault.reason}"
-
-
-def _name(pods: PodClass) -> str:
-    return pods.names[0] if pods.names else "one without a name"
 
 
 def _trace(

@@ -117,7 +117,8 @@ class PoolMemory:
     ``unneeded_since``: node -> when it was first seen empty and not needed. ``marked_at``: node -> when we marked
     it. ``lowered_at``: marked node -> when the size was lowered for it (the provider is removing it), ``lowered_to``
     that size: a larger one means that the provider keeps some of them.
-    ``size_changed_at``: when we last raised the size (what is not seen as a node counts as coming from then).
+    ``size_changed_at``: when we last raised the size. ``unseen_since``: since when the size has been above the nodes
+    without a break. What is not seen as a node counts as coming from the later of the two.
     """
 
     unneeded_since: Mapping[str, float] = field(default_factory=dict)
@@ -125,6 +126,7 @@ class PoolMemory:
     lowered_at: Mapping[str, float] = field(default_factory=dict)
     lowered_to: int | None = None
     size_changed_at: float | None = None
+    unseen_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ class PoolView:
     ``marked``: cordoned and marked by us, empty, may still be taken back. ``going``: the size was lowered for it.
     ``freed``: bears our mark and is given back now. ``rescued``: is to be given back, but the size was lowered for it,
     and must be raised first.
-    ``cordoned``: by somebody else. ``unseen``: size without nodes; ``unseen_coming``: what of it still counts.
+    ``cordoned``: by somebody else. ``unseen``: size without nodes; ``unseen_coming``: what of it still counts;
+    ``overdue``: what of it should have come, also while more has been ordered since.
     """
 
     working: tuple[Node, ...]
@@ -35,7 +36,9 @@ class PoolView:
     cordoned: tuple[Node, ...]
     unseen: int
     unseen_coming: int
+    overdue: int
     size_changed_at: float | None
+    unseen_since: float | None
     lowered_at: Mapping[str, float]
     """Of the nodes that are going or rescued."""
     lowered_to: int | None
@@ -61,7 +64,7 @@ def look(policy: PoolPolicy, observation: PoolObservation, memory: PoolMemory, n
     unseen = max(0, observation.size - (len(observation.nodes) - len(going) - len(rescued)))
     since = memory.size_changed_at
     since = now if since is None and unseen else since
-    in_time = since is not None and now - since <= policy.provision_deadline_seconds
+    unseen_since = (now if memory.unseen_since is None else memory.unseen_since) if unseen else None
     return PoolView(
         working=take.get("working", ()),
         coming=take.get("coming", ()),
@@ -72,11 +75,18 @@ def look(policy: PoolPolicy, observation: PoolObservation, memory: PoolMemory, n
         rescued=rescued,
         cordoned=take.get("cordoned", ()),
         unseen=unseen,
-        unseen_coming=unseen if in_time else 0,
+        unseen_coming=unseen if _in_time(policy, now, since, unseen_since) else 0,
+        overdue=0 if _in_time(policy, now, unseen_since, *(node.created_at for node in observation.nodes)) else unseen,
         size_changed_at=since,
+        unseen_since=unseen_since,
         lowered_at={node.name: lowered[node.name] for node in (*going, *rescued)},
         lowered_to=max(lowered_to, observation.size) if going or rescued else None,
     )
+
+
+def _in_time(policy: PoolPolicy, now: float, *starts: float | None) -> bool:
+    """Whether the deadline that the latest of these began has not passed yet."""
+    return any(start is not None and now - start <= policy.provision_deadline_seconds for start in starts)
 
 
 def _lowered(observation: PoolObservation, memory: PoolMemory, now: float) -> dict[str, float]:

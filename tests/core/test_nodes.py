@@ -86,7 +86,7 @@ def test_a_size_not_yet_seen_as_nodes_counts_as_coming() -> None:
 
 
 def test_a_size_that_never_comes_stops_counting_at_the_deadline() -> None:
-    memory = PoolMemory(size_changed_at=NOW - 901)
+    memory = PoolMemory(size_changed_at=NOW - 901, unseen_since=NOW - 901)
     decision = decide(seen(1, pending=(pods(8),)), memory)
     assert decision.desired == 2
 
@@ -300,6 +300,7 @@ def test_a_lowered_size_that_was_not_written_gives_the_nodes_back() -> None:
 def test_a_size_that_never_came_does_not_keep_nodes_that_are_going() -> None:
     nodes = (node("n1", cordoned=True, marked=True), node("n2", 8000))
     memory = PoolMemory(quiet("n1").unneeded_since, {"n1": NOW - 2}, size_changed_at=NOW - 5000)
+    memory = replace(memory, unseen_since=NOW - 5000)
     lowering = decide(seen(3, *nodes), memory)
     later = decide(seen(2, *nodes), lowering.memory, now=NOW + 2)
     assert (lowering.desired, later.desired, later.release) == (2, 2, ())
@@ -412,6 +413,7 @@ def test_a_busy_pool_without_demand_is_left_alone() -> None:
         "ScalingActive": ("True", Reason.VALID_METRIC_FOUND),
         "ScalingLimited": ("False", Reason.DESIRED_WITHIN_RANGE),
         "DemandFits": ("True", Reason.DEMAND_MET),
+        "NodesInTime": ("True", Reason.NODES_IN_TIME),
     }
 
 

@@ -266,6 +266,7 @@ POOL_MEMORY = PoolMemory(
     lowered_at={"b": NOW - 1},
     lowered_to=1,
     size_changed_at=NOW - 9,
+    unseen_since=NOW - 7,
 )
 TEMPLATE = NodeTemplate({"cpu": 1500, "nvidia.com/gpu": 8000}, {"pool": "a"}, (Taint("gpu", "", "NoSchedule"),))
 

@@ -18,6 +18,7 @@ async def main(url: str, name: str) -> None:
         moment = elapsed()
         print(f"{moment:.6f} {elector.is_leader()}", flush=True)
         await asyncio.sleep(0.02)
+    await campaign
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import heapq
+import itertools
 import os
 import random
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -20,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.cluster import LEASE, ApiError, Cluster, Conflict, Kind, NotFound, Object, Unreachable
-from controller.leader import Durations, Elector, micro_time
+from controller.leader import Durations, Elector, elapsed, micro_time
 from controller.sandbox.api import build_app
 from controller.sandbox.store import Store as SandboxStore
 from tests.k8s.scripted import ScriptedApi, silent, status, until
@@ -612,6 +613,11 @@ class Process:
             moment, leads = line.decode().split()
             self.said.append((float(moment), leads == "True"))
 
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait for what this process is to say; one that has ended says nothing more, and why is in its stderr."""
+        await until(lambda: condition() or self.process.returncode is not None, 60)
+        assert condition(), f"the process ended with {self.process.returncode}"
+
     def send(self, which: signal.Signals) -> None:
         os.kill(self.process.pid, which)
 
@@ -634,29 +640,35 @@ async def start(emulator: str) -> AsyncIterator[Any]:
         await task
 
 
-async def test_a_paused_leader_knows_that_it_has_lost_before_it_could_write(start: Any) -> None:
+async def one_of_two_leads(start: Any) -> tuple[Process, Process]:
+    """Start two; the one that leads and the other. On a busy machine the first may lose before the second is there."""
     first = await start("first")
-    await until(lambda: first.leads, 60)
+    await first.until(lambda: first.leads)
     second = await start("second")
-    await until(lambda: second.said, 60)
-    first.send(signal.SIGSTOP)
-    await until(lambda: second.leads, 60)
-    heard = len(first.said)
-    first.send(signal.SIGCONT)
-    await until(lambda: len(first.said) > heard + 20, 60)
-    takeover = min(second.led_at())
-    assert first.led_at(), "the first did lead before"
-    assert [moment for moment in first.led_at() if moment >= takeover] == []
-    assert second.leads
+    await second.until(lambda: second.said)
+    await until(lambda: first.leads or second.leads, 60)
+    return (first, second) if first.leads else (second, first)
+
+
+async def test_a_paused_leader_knows_that_it_has_lost_before_it_could_write(start: Any) -> None:
+    leader, other = await one_of_two_leads(start)
+    leader.send(signal.SIGSTOP)
+    paused = elapsed()
+    await other.until(lambda: other.leads)
+    leader.send(signal.SIGCONT)
+    resumed = elapsed()
+    await leader.until(lambda: sum(moment > resumed for moment, _ in leader.said) > 20)
+    takeover = min(moment for moment in other.led_at() if moment > paused)
+    reign = itertools.takewhile(lambda row: row[1], [row for row in other.said if row[0] >= takeover])
+    end = max(moment for moment, _ in reign)
+    assert [moment for moment in leader.led_at() if takeover <= moment <= end] == []
 
 
 async def test_a_killed_leader_is_replaced(start: Any) -> None:
-    first = await start("first")
-    await until(lambda: first.leads, 60)
-    second = await start("second")
-    await until(lambda: second.said, 60)
-    first.send(signal.SIGKILL)
-    await until(lambda: second.leads, 60)
-    gap = min(second.led_at()) - max(first.led_at())
+    leader, other = await one_of_two_leads(start)
+    leader.send(signal.SIGKILL)
+    killed = elapsed()
+    await other.until(lambda: other.leads)
+    gap = min(moment for moment in other.led_at() if moment > killed) - max(leader.led_at())
     assert gap > 0
     print(f"failover after SIGKILL: {gap:.2f} s with a lease of 4 s")

@@ -5,7 +5,7 @@ both follow it. What cannot be told gives a reason.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from exporter.device_ids import DeviceId, MigPlace, is_nvidia, parse_device_id, slices_of
@@ -90,7 +90,7 @@ class Devices:
 
     def __init__(self, gpus: Iterable[GpuReading]) -> None:
         self.gpus = {gpu.uuid: gpu for gpu in gpus}
-        self._minors = {_minor(gpu): gpu for gpu in self.gpus.values()}
+        self._minors = _by_minor(self.gpus.values())
         self._instances = {mig.uuid: (gpu, mig) for gpu in self.gpus.values() for mig in gpu.mig}
 
     def find(self, device: DeviceId) -> tuple[GpuReading, MigReading | None] | None:
@@ -117,9 +117,11 @@ def _at(gpu: GpuReading, place: MigPlace) -> MigReading | None:
     return found[0] if fits else None
 
 
-def _minor(gpu: GpuReading) -> int:
-    told = gpu.facts.get("minor_number", "")
-    return int(told) if told.isdecimal() else gpu.index
+def _by_minor(gpus: Collection[GpuReading]) -> dict[int, GpuReading]:
+    """Take the index only for a GPU that does not tell its number, as a lost one, and never against one that does."""
+    told = {int(gpu.facts["minor_number"]): gpu for gpu in gpus if gpu.facts.get("minor_number", "").isdecimal()}
+    known = {gpu.uuid for gpu in told.values()}
+    return {gpu.index: gpu for gpu in gpus if gpu.uuid not in known} | told
 
 
 def holdings(allocations: Iterable[Allocation], gpus: Iterable[GpuReading]) -> Holdings:

@@ -280,6 +280,19 @@ def test_ids_by_minor_number_follow_the_minor_and_not_the_index() -> None:
     assert values(series, USAGE, pod="q", uuid="GPU-a") == [10]
 
 
+def test_a_lost_gpu_whose_number_is_not_told_takes_no_other_gpus_place() -> None:
+    lost = GpuReading("GPU-a", 1, "NVIDIA H200", fault=AbsentReason.LOST)
+    there = gpu("GPU-b", index=0, facts={"minor_number": "1"}, utilization_percent=70)
+    held = (holds("p", "gpu-1"), holds("q", "gpu-0"))
+    for gpus in ((lost, there), (there, lost)):
+        series = published(snapshot(*gpus, allocations=held))
+        assert values(series, USAGE) == values(series, USAGE, pod="p", uuid="GPU-b") == [70]
+        assert values(series, ATTRIBUTION, pod="q", uuid="gpu-0", reason="unknown_device") == [0]
+    alone = dataclasses.replace(lost, index=0)
+    series = published(snapshot(alone, there, allocations=held))
+    assert values(series, ATTRIBUTION, pod="q", uuid="GPU-a", reason="gpu_absent") == [0]
+
+
 def test_x18_time_sliced_pods_are_each_explained_and_the_gpu_is_counted_once() -> None:
     held = tuple(holds(f"p{n}", f"GPU-a::{n}") for n in range(3))
     listed = tuple(process(n + 1, busy=30) for n in range(3))

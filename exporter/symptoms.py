@@ -250,7 +250,7 @@ def mig(found: Found) -> Iterator[Check]:
     if minor is None:
         why = "tells no DeviceFileMinor" if text else "can't be read"
         cure = "outside a container: modprobe nvidia, as root; in one: set NVIDIA_MIG_MONITOR_DEVICES=all and the "
-        cure += "capability SYS_ADMIN, so that the runtime mounts it"
+        cure += "capability SYS_ADMIN (chart: exporter.migMonitor), so that the runtime mounts it"
         yield Check("MIG", "unknown", f"{monitor} {why}: other pods' instances may be missing", cure)
         return
     file = found.at(f"dev/nvidia-caps/nvidia-cap{minor[1]}")
@@ -258,7 +258,8 @@ def mig(found: Found) -> Iterator[Check]:
         yield Check("MIG", "ok", "all GPU instances may be looked at")
         return
     there = file.exists()
-    cure = "set NVIDIA_MIG_MONITOR_DEVICES=all on the container, which needs the capability SYS_ADMIN; outside one: "
+    cure = "set NVIDIA_MIG_MONITOR_DEVICES=all on the container, which needs the capability SYS_ADMIN (chart: "
+    cure += "exporter.migMonitor); outside one: "
     cure += f"chmod a+r /{file.relative_to(found.root)}" if there else f"nvidia-modprobe -f {monitor}"
     finding = "no right to read" if there else "not there:"
     yield Check("MIG", "problem", f"{finding} /{file.relative_to(found.root)}", cure)

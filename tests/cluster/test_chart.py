@@ -25,7 +25,7 @@ RULES = CHART.parents[1] / "rules"
 EVERYTHING = (
     "serviceMonitor.enabled=true,prometheusRule.enabled=true,controller.podDisruptionBudget.enabled=true,"
     "controller.replicas=2,controller.prometheusSecret=servers,exporter.hostDriverPath=/opt/nvidia,"
-    "exporter.runtimeClassName=nvidia,exporter.hostPID=true,exporter.priorityClassName=system-node-critical"
+    "exporter.runtimeClassName=nvidia,exporter.hostPID=true,exporter.migMonitor=true,exporter.priorityClassName=system-node-critical"
 )
 MONITORING = {"ServiceMonitor", "PrometheusRule"}
 DEFINITIONS = [one["metadata"]["name"] for one in definitions()]
@@ -221,6 +221,17 @@ class TestRendering:
         privileged = container(helm.render("--set", "exporter.hostDriverPath=/opt/nvidia"), "DaemonSet")
         assert privileged["securityContext"]["privileged"] is True
         assert "capabilities" not in privileged["securityContext"]
+
+    def test_the_right_to_look_at_all_gpu_instances_comes_on_request_alone(self, helm: Helm) -> None:
+        plain = container(helm.render(), "DaemonSet")
+        assert "NVIDIA_MIG_MONITOR_DEVICES" not in {row["name"] for row in plain["env"]}
+        for more in ("", ",exporter.podResources.enabled=false"):
+            looks = container(helm.render("--set", f"exporter.migMonitor=true{more}"), "DaemonSet")
+            assert {"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"} in looks["env"]
+            security = looks["securityContext"]
+            assert security["capabilities"] == {"add": ["SYS_ADMIN"], "drop": ["ALL"]}
+            assert "allowPrivilegeEscalation" not in security  # the API server refuses both together
+            assert security["runAsUser"] == 0
 
     def test_monitoring_objects_come_on_request_with_honoured_labels_and_our_rules(self, helm: Helm) -> None:
         assert not MONITORING & kinds(helm.render())

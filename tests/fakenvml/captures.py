@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from tests.fakenvml import captures_details
+
 _GPU = re.compile(r"GPU [0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:")
 MIB = 2**20
 
@@ -37,14 +39,20 @@ def form(query: str) -> dict[str, Any]:
             _process(path[-1], value, devices[-1], processes)
         elif path[1:2] == ("MIG Device",):
             _instance(path[2:], value, devices[-1])
-        elif path[1:] in _FIELDS:
-            field, unit = _FIELDS[path[1:]]
-            devices[-1][field] = value if unit is None else _number(value, unit)
         else:
-            _part(path[1:], value, devices[-1])
+            _board(path[1:], value, devices[-1])
     for device in devices:
         _finish(device)
     return {"driver": driver, "devices": devices, "processes": processes}
+
+
+def _board(path: Path, value: str, device: dict[str, Any]) -> None:
+    captures_details.take(path, value, device)
+    if path in _FIELDS:
+        field, unit = _FIELDS[path]
+        device[field] = value if unit is None else _number(value, unit)
+    else:
+        _part(path, value, device)
 
 
 _FIELDS: dict[Path, tuple[str, float | None]] = {
@@ -129,7 +137,8 @@ def _part(path: Path, value: str, device: dict[str, Any]) -> None:
         answer = value == "Yes" if value in {"Yes", "No"} else _number(value, 1)
         device.setdefault("repair", {})[_REPAIRS[path]] = answer
     elif path in _FACTS and value != "N/A":
-        device.setdefault("facts", {})[_FACTS[path]] = value
+        # NVML has a number for it, and we the first word of its name
+        device.setdefault("facts", {})[_FACTS[path]] = value.removesuffix(" Lovelace")
     elif path == ("GPU Power Readings", "Instantaneous Power Draw") and device.get("power_watts") is None:
         device["power_watts"] = _number(value, 1.0)
 
@@ -157,7 +166,8 @@ def _instance(path: Path, value: str, device: dict[str, Any]) -> None:
 
 
 def _finish(device: dict[str, Any]) -> None:
-    """Name the instances by the grammar of older drivers: the query does not tell their uuids."""
+    """Name the instances by the grammar of older drivers, as the query does not tell their uuids; add up errors."""
+    captures_details.sum_up(device)
     for instance in device.get("mig", ()):
         instance["uuid"] = f"MIG-{device['uuid']}/{instance['gpu_instance']}/{instance['compute_instance']}"
 

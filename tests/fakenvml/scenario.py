@@ -272,7 +272,7 @@ def _load_further(fake: FakeDriver, at: int, form: Mapping[str, Any]) -> None:
     device.serial, device.vbios = facts.get("serial", "").encode(), facts.get("vbios_version", "").encode()
     for key, function in FACTS.items():
         _support(fake, at, (function,), facts.get(key))
-    device.architecture = ARCHITECTURES.index(facts.get("architecture", "").removesuffix(" Lovelace"))
+    device.architecture = ARCHITECTURES.index(facts.get("architecture", ""))
     if "pci_bus_id" in facts:
         device.bus_id = facts["pci_bus_id"].encode()
     if "minor_number" in facts:

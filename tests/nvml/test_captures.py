@@ -1,5 +1,6 @@
 """A real H200, as recorded idle and under load, through the fake driver to what Prometheus reads."""
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,10 @@ CAPTURES = (
     "linux-x86_64__nvidia-geforce-rtx-4080-super__595.71.05",
     "windows-x86_64__nvidia-geforce-rtx-2080-super__591.86",
 )
-UNTOLD = {"processes", "facts", "absent", "read_seconds", "fault", "xids", "nvlinks", "mig", "ecc", "repair"}
+UNTOLD = {"processes", "facts", "absent", "read_seconds", "fault", "xids", "nvlinks", "mig", "ecc", "repair"} | {
+    "clocks_event",
+    "details",
+}
 
 
 @pytest.mark.parametrize("moment", ["idle", "load"])
@@ -84,7 +88,7 @@ def test_every_number_of_every_capture_comes_through_the_driver_as_it_was(
     text = (shared_data / "gpu-smi-captures" / f"{name}.txt").read_text()
     captured = form(section(text, f"{moment} :: query (-q)"))
     load(fake, captured)
-    readings, _ = reader().read()
+    readings, _ = reader(detailed=True).read()
     compared = 0
     for device in captured["devices"]:
         reading = readings[device["uuid"]]
@@ -93,11 +97,17 @@ def test_every_number_of_every_capture_comes_through_the_driver_as_it_was(
                 continue
             assert getattr(reading, field) == value, field
             compared += value is not None
-        for part in ("ecc", "repair"):
-            for field, value in device.get(part, {}).items():
-                assert getattr(getattr(reading, part), field) == value, field
+        parts = {part: device.get(part, {}) for part in ("ecc", "repair", "clocks_event")}
+        parts |= {f"details.{subject}": told for subject, told in device["details"].items()}
+        for part, told in parts.items():
+            held = attrgetter(part)(reading)
+            for field, value in told.items():
+                assert getattr(held, field) == value, (part, field)
+            compared += len(told)
+        assert {name: reading.facts.get(name) for name in device["facts"]} == device["facts"]
         assert len(reading.mig) == len(device.get("mig", ()))
-    assert compared >= 20
+    print(f"{name} {moment}: {compared} numbers compared, and {len(device['facts'])} facts")
+    assert compared >= 40
 
 
 @pytest.mark.parametrize(("moment", "watts", "used"), [("load", 294.94, 16960)])

@@ -180,7 +180,7 @@ class GpuReading:
     """What only other dialects ask for and what may change; None = it was not asked for."""
     fault: AbsentReason | None = None
     absent: Mapping[str, AbsentReason] = field(default_factory=dict)
-    """field name above -> why it is None."""
+    """field name above, or ``details.SUBJECT`` -> why it is None."""
     read_seconds: float = 0.0
     """How long this GPU's reading took."""
 

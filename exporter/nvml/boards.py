@@ -164,6 +164,7 @@ class Board:
             self._detail_reading = self._details.read()
         return {
             **_all(self._gpu, _SLOW),
+            **{f"details.{subject}": why for subject, why in self._details.absent.items()},
             **self._bar1(),
             "ecc": self._ecc(fields),
             "repair": _whole(RepairReading, _REPAIRS, fields),

@@ -304,9 +304,9 @@ def binding(name: str) -> Callable[..., Any]:
     return found or _missing
 
 
-def structure(name: str) -> Any:
-    """Return an empty struct of the binding, to be filled by a call; an older binding lacks newer ones."""
-    found: Callable[[], Any] = getattr(pynvml, name, _missing)
+def structure(*names: str) -> Any:
+    """Return an empty struct of the binding, to be filled by a call, by its newest name; older bindings lack some."""
+    found: Callable[[], Any] = next((getattr(pynvml, name) for name in names if hasattr(pynvml, name)), _missing)
     return found()
 
 

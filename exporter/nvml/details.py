@@ -24,6 +24,7 @@ from exporter.details import (
 )
 from exporter.nvml.calls import Absent, GpuCalls, Handle, binding, structure
 from exporter.nvml.fields import FieldBatch, Fields, keys, value_of
+from exporter.readings import AbsentReason
 
 Facts = Mapping[str, float]
 Read = Callable[[Handle], Facts]
@@ -91,7 +92,7 @@ def _protected(handle: Handle) -> Facts:
 
 
 def _fabric(handle: Handle) -> Facts:
-    told = structure("c_nvmlGpuFabricInfo_v2_t")
+    told = structure("c_nvmlGpuFabricInfo_v2_t", "c_nvmlGpuFabricInfoV_t")
     binding("nvmlDeviceGetGpuFabricInfoV")(handle, ctypes.byref(told))
     # state 0: the board is made for no fabric, and its clique 0 means nothing
     return {"state": told.state, "clique_id": told.cliqueId} if told.state else {}
@@ -149,6 +150,8 @@ class Details:
 
     def __init__(self, gpu: GpuCalls) -> None:
         self._gpu = gpu
+        self.absent: dict[str, Absent] = {}
+        """Subject of which nothing was told -> why."""
         self._fields = FieldBatch(keys(_EDPP, *_INACTIVE.values()))
 
     def read(self) -> DetailReading:
@@ -158,20 +161,25 @@ class Details:
             "power": {"edpp_multiplier_percent": value_of(fields, _EDPP)},
             "rows": {field: value_of(fields, name) for field, name in _INACTIVE.items()},
         }
+        self.absent = {}
         return DetailReading(
             **{
-                subject: _part(cls, {**self._ask(ways), **_known(beside.get(subject, {}))})
+                subject: self._subject(subject, cls, ways, _known(beside.get(subject, {})))
                 for subject, (cls, ways) in _SUBJECTS.items()
             }
         )
 
-    def _ask(self, ways: Mapping[str, Read]) -> Facts:
-        told: dict[str, float] = {}
-        for name, read in ways.items():
-            answer = self._gpu.first((name, read))
-            if not isinstance(answer, Absent):
-                told |= answer
-        return told
+    def _subject(self, subject: str, cls: type[Any], ways: Mapping[str, Read], beside: Facts) -> Any:
+        answers = [self._gpu.first(way) for way in ways.items()]
+        told: dict[str, float] = {**beside}
+        for answer in answers:
+            told |= {} if isinstance(answer, Absent) else answer
+        part = _part(cls, told)
+        if part is None:
+            why = next((answer for answer in answers if isinstance(answer, Absent)), None)
+            nothing = Absent(AbsentReason.OUT_OF_RANGE if told else AbsentReason.NOT_SUPPORTED)
+            self.absent[subject] = why or nothing
+        return part
 
 
 def with_draw(slow: DetailReading, fields: Fields | Absent) -> DetailReading:

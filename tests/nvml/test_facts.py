@@ -128,6 +128,7 @@ def test_a_detail_that_is_not_supported_is_asked_for_once_and_the_others_stay(fa
     for _ in range(3):
         details = process.read()[0][uuid(0)].details
     assert details.fabric is None
+    assert process.read()[0][uuid(0)].absent == {"details.fabric": "not_supported"}
     assert (details.engines.encoder_sessions, details.engines.ofa_utilization_percent) == (None, 12.0)
     assert details.rows.banks_max == 3066
     assert fake.calls(0, "nvmlDeviceGetGpuFabricInfoV") == fake.calls(0, "nvmlDeviceGetEncoderStats") == 1
@@ -135,11 +136,14 @@ def test_a_detail_that_is_not_supported_is_asked_for_once_and_the_others_stay(fa
 
 def test_a_detail_that_may_not_be_read_now_is_asked_for_again(fake: FakeDriver, reader: Any) -> None:
     load(fake, gpus(1))
-    fake.fail(0, "nvmlDeviceGetRowRemapperHistogram", NO_PERMISSION)
+    fake.fail(0, "nvmlDeviceGetConfComputeProtectedMemoryUsage", NO_PERMISSION)
     process: Reader = reader(detailed=True, slow_seconds=0)
-    assert process.read()[0][uuid(0)].details.rows.banks_max is None
-    fake.fail(0, "nvmlDeviceGetRowRemapperHistogram", 0)
-    assert process.read()[0][uuid(0)].details.rows.banks_max == 3066
+    reading = process.read()[0][uuid(0)]
+    assert reading.details.protected_memory is None
+    assert reading.absent == {"details.protected_memory": "no_permission"}
+    fake.fail(0, "nvmlDeviceGetConfComputeProtectedMemoryUsage", 0)
+    reading = process.read()[0][uuid(0)]
+    assert (reading.details.protected_memory.used_bytes, reading.absent) == (2**30, {})
 
 
 def test_a_gpu_lost_while_its_details_are_read_is_lost(fake: FakeDriver, reader: Any) -> None:

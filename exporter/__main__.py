@@ -86,6 +86,7 @@ def _poller(settings: Settings, source: Source, allocations: AllocationSource) -
         most_series=settings.max_series,
         owners=_owners(settings),
         system_memory=_system_memory(settings),
+        process_series=settings.process_series,
     )
 
 
@@ -93,7 +94,10 @@ def _owners(settings: Settings) -> ProcessOwners | None:
     # a simulation tells its processes itself
     if settings.simulate or not settings.proc:
         return None
-    return ProcessOwners(Path(settings.proc), Path(settings.container_logs), settings.deadline)
+    names_wanted = settings.process_series or "nvidia_smi" in settings.dialect
+    return ProcessOwners(
+        Path(settings.proc), Path(settings.container_logs), settings.deadline, names_wanted=names_wanted
+    )
 
 
 def _system_memory(settings: Settings) -> SystemMemory | None:

@@ -5,6 +5,7 @@ dashboards. All of them look here. Standard library only, so that any of them ma
 """
 
 from exporter import catalogue_boards as boards
+from exporter import catalogue_processes as processes
 from exporter import catalogue_seconds as seconds
 from exporter.metric import CONTAINER_LABELS, GPU_LABELS, Kind, Level, Metric, container_row, node_row
 
@@ -265,6 +266,7 @@ CONTAINER: tuple[Metric, ...] = (
     CONTAINER_MEMORY_USAGE,
     *seconds.CONTAINER,
 )
+PROCESS: tuple[Metric, ...] = processes.PROCESS
 HEALTH: tuple[Metric, ...] = (
     DRIVER_UP,
     KUBELET_UP,
@@ -301,7 +303,7 @@ SELF: tuple[Metric, ...] = (
         "python_info", ("implementation", "major", "minor", "patchlevel", "version"), "Always 1. The Python it runs on."
     ),
 )
-CATALOGUE: tuple[Metric, ...] = (*NODE, *MIG, *CONTAINER, *HEALTH, *SELF)
+CATALOGUE: tuple[Metric, ...] = (*NODE, *MIG, *CONTAINER, *PROCESS, *HEALTH, *SELF)
 """Every row that the exporter publishes, in the order in which it is printed."""
 
 

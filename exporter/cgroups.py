@@ -60,6 +60,16 @@ def places(proc: Path, pids: Iterable[int]) -> dict[int, tuple[Place, ...] | Non
     return {pid: None if (text := _cgroup(proc / str(pid))) is None else parse_cgroup(text) for pid in pids}
 
 
+def process_names(proc: Path, pids: Iterable[int]) -> dict[int, str]:
+    """Read what the kernel calls each process, at most 15 bytes of any text; one that has ended has none.
+
+    Not its command line: the kernel answers for that only while the process's memory is not locked, as it may be by
+    a driver's call that hangs.
+    """
+    found = {pid: _comm(proc / str(pid)) for pid in pids}
+    return {pid: name for pid, name in found.items() if name}
+
+
 def live_pods(proc: Path) -> frozenset[str]:
     """Uids of the pods that have a process, their sandbox's included. Raises OSError if ``proc`` can't be listed."""
     return frozenset(_dashed(match["uid"]) for text in _all_cgroups(proc) for match in _POD.finditer(text))
@@ -95,6 +105,14 @@ def _all_cgroups(proc: Path) -> Iterator[str]:
         for entry in entries:
             if entry.name.isdecimal() and (text := _cgroup(Path(entry.path))):
                 yield text
+
+
+def _comm(process: Path) -> str:
+    try:
+        # the name itself may hold a newline, or no text at all
+        return (process / "comm").read_bytes().decode(errors="replace").removesuffix("\n")
+    except OSError:
+        return ""
 
 
 def _cgroup(process: Path) -> str | None:

@@ -6,7 +6,7 @@ Why it exists: the catalogue is written in several files by subject, and all of 
 from dataclasses import dataclass
 from typing import Literal
 
-Level = Literal["node", "container", "mig", "health", "self", "cluster", "nodepool", "model"]
+Level = Literal["node", "container", "mig", "process", "health", "self", "cluster", "nodepool", "model"]
 Kind = Literal["gauge", "counter"]
 
 GPU_LABELS = ("node", "uuid", "model")

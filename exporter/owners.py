@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from exporter.cgroups import Named, Place, container_names, is_host_proc, live_pods, places
+from exporter.cgroups import Named, Place, container_names, is_host_proc, live_pods, places, process_names
 from exporter.holdings import Holder, holdings
 from exporter.readings import Allocation, GpuReading, SourceState
 
@@ -40,15 +40,21 @@ class Matched:
     allocations: tuple[Allocation, ...] | None
     state: SourceState
     unresolved: Mapping[str, int] = field(default_factory=dict)
+    owners: Mapping[int, Holder] = field(default_factory=dict)
+    names: Mapping[int, str] = field(default_factory=dict)
+    """pid -> what the kernel calls the process."""
 
 
 class ProcessOwners:
     """Matches by the cgroups in ``proc`` and the names in ``container_logs`` (/var/log/containers)."""
 
-    def __init__(self, proc: Path, container_logs: Path, deadline_seconds: float) -> None:
+    def __init__(
+        self, proc: Path, container_logs: Path, deadline_seconds: float, *, names_wanted: bool = False
+    ) -> None:
         self._proc = proc
         self._logs = container_logs
         self._deadline = deadline_seconds
+        self._names_wanted = names_wanted
         self._running: asyncio.Future[Matched] | None = None
         self._live: frozenset[str] = frozenset()
         self._ended: frozenset[str] = frozenset()
@@ -74,19 +80,20 @@ class ProcessOwners:
         if not is_host_proc(self._proc):
             return Matched(allocations, NO_HOST_PROC, {NO_HOST_PROC.reason: len(pids)} if pids else {})
         where = places(self._proc, pids)
+        called = process_names(self._proc, pids) if self._names_wanted else {}
         try:
             names = container_names(self._logs)
         except OSError as error:
             message = f"{self._logs}: {error.strerror}: mount it to tell processes by container, and pods that ended"
-            return Matched(
-                allocations, SourceState(up=False, reason="no_container_names", message=message), _unresolved(where, {})
-            )
+            state = SourceState(up=False, reason="no_container_names", message=message)
+            return Matched(allocations, state, _unresolved(where, {}), names=called)
         unresolved = _unresolved(where, names)
+        owner = owners(where, names)
         if allocations is None:
-            return Matched(None, _UP, unresolved)
+            return Matched(None, _UP, unresolved, owner, called)
         present = self._without_ended(allocations, names)
         current = {id_: name for id_, name in names.items() if name.pod_uid in self._live}
-        return Matched(with_pids(present, gpus, owners(where, names), current.values()), _UP, unresolved)
+        return Matched(with_pids(present, gpus, owner, current.values()), _UP, unresolved, owner, called)
 
     def _without_ended(self, allocations: tuple[Allocation, ...], names: Mapping[str, Named]) -> tuple[Allocation, ...]:
         uids: dict[tuple[str, str], set[str]] = {}
@@ -115,6 +122,24 @@ def owners(where: Mapping[int, tuple[Place, ...] | None], names: Mapping[str, Na
         if named:
             found[pid] = (named.namespace, named.pod, named.container)
     return found
+
+
+def with_names(gpus: tuple[GpuReading, ...], matched: Matched) -> tuple[GpuReading, ...]:
+    """PURE: give the processes that have no name the kernel's; from another pid namespace none has one.
+
+    There the driver, too, looks a pid up that may belong to somebody else.
+    """
+    if matched.state.reason != NO_HOST_PROC.reason and not matched.names:
+        return gpus
+    foreign = matched.state.reason == NO_HOST_PROC.reason
+    return tuple(_with_names(gpu, matched.names, keep=not foreign) for gpu in gpus)
+
+
+def _with_names(gpu: GpuReading, names: Mapping[int, str], *, keep: bool) -> GpuReading:
+    if not gpu.processes:
+        return gpu
+    called = (dataclasses.replace(p, name=(keep and p.name) or names.get(p.pid, "")) for p in gpu.processes)
+    return dataclasses.replace(gpu, processes=tuple(called))
 
 
 def with_pids(

@@ -19,10 +19,11 @@ from exporter.dialects import Spoken
 from exporter.exposition import Body, Demand, Families, Renderer, Texts, finish
 from exporter.health import DEFAULT_POLICY, HealthPolicy
 from exporter.holdings import Holdings, held_at
-from exporter.owners import Matched, ProcessOwners
+from exporter.owners import Matched, ProcessOwners, with_names
 from exporter.process_metrics import ProcessMetrics
 from exporter.readings import PROCESSES_OFF, AbsentReason, Allocation, GpuReading, Snapshot, SourceState
 from exporter.samples import collect, withdrawn
+from exporter.samples_processes import process_samples
 from exporter.system_memory import SystemMemory
 
 log = logging.getLogger("exporter.poller")
@@ -115,6 +116,8 @@ class Poller:
         most_series: int = 0,
         owners: ProcessOwners | None = None,
         system_memory: SystemMemory | None = None,
+        *,
+        process_series: bool = False,
     ) -> None:
         self.latest: Publication | None = None
         self._source = source
@@ -126,6 +129,7 @@ class Poller:
         self._health_policy = health_policy
         self._owners = owners
         self._system_memory = system_memory
+        self._process_series = process_series
         self._accounts = Accounts(longest_seconds=COUNTED_POLLS * period_seconds)
         self._own = ProcessMetrics()
         self._spoken = spoken
@@ -173,10 +177,11 @@ class Poller:
         self._failures += not driver.up
         snapshot = Snapshot(
             taken_at=taken_at,
-            gpus=self._with_known(gpus, driver),
+            gpus=self._with_known(with_names(gpus, matched), driver),
             allocations=matched.allocations,
             processes=matched.state,
             unresolved_processes=matched.unresolved,
+            process_owners=matched.owners,
             driver=driver,
             kubelet=kubelet,
             driver_version=self._source.driver_version,
@@ -208,13 +213,14 @@ class Poller:
         self._tell_gpus(health)
         stale_health, _ = collect(withdrawn(snapshot), Holdings(), self._node)
         foreign = self._spoken.families(snapshot, who, self._node, values)
-        values, foreign = self._budget.fit(health, values, foreign)
+        processes = process_samples(snapshot, self._node) if self._process_series else {}
+        values, foreign, processes = self._budget.fit(health, values, foreign, processes)
         health = {
             **health,
             catalogue.SERIES: {(self._node,): self._budget.series},
             catalogue.SERIES_DROPPED: {(self._node,): self._budget.dropped_total},
         }
-        fresh, native = self._pages.render({**values, **health}, foreign, self._own.render())
+        fresh, native = self._pages.render({**values, **processes, **health}, foreign, self._own.render())
         stale = finish(self._stale_renderer.render(stale_health))
         return Publication(snapshot, began, fresh, stale, native, self._budget.series, self._budget.most)
 

@@ -156,6 +156,9 @@ class Settings:
         "/var/lib/kubelet/pod-resources/kubelet.sock", 'socket of the pod-resources API; "" = no container series', str
     )
     proc: str = _setting("/proc", 'the host\'s /proc, to tell processes by container; "" = off', str)
+    process_series: bool = _setting(
+        "false", "publish each process of a GPU too, aom_process_gpu_*: as many series as there are processes", _yes_no
+    )
     unified_memory_from_system: bool = _setting(
         "false",
         "of a GPU without memory of its own (unified memory), take the machine's as its capacity, from --proc",

@@ -76,6 +76,8 @@ class _Slot:
     xids: XidWatch
     gpus: dict[str, tuple[GpuCalls, Board]] = field(default_factory=dict)
     identity: _Identity | None = None
+    address: int = 0
+    """Of the handle that was last read."""
 
     def faulty(self, reason: AbsentReason) -> GpuReading:
         """Return the reading of a GPU that could not be read: what it is, and why there is nothing else."""
@@ -103,6 +105,7 @@ class _Slot:
         if not claims.take(address):
             return None
         try:
+            self.address = address
             return self._read_claimed(handle)
         except calls.GpuError as error:
             return self.faulty(error.reason)
@@ -175,6 +178,15 @@ def _processes(gpu: GpuCalls) -> tuple[ProcessReading, ...] | Absent:
     )
 
 
+def _told_twice(told: Iterable[tuple[_Slot, GpuReading]]) -> frozenset[str]:
+    """Return the UUIDs that two handles gave; one handle at two indices is a card that moved under the poll."""
+    handles: dict[str, set[int]] = {}
+    for slot, reading in told:
+        if reading.fault is None:
+            handles.setdefault(reading.uuid, set()).add(slot.address)
+    return frozenset(uuid for uuid, addresses in handles.items() if len(addresses) > 1)
+
+
 class NvmlSource:
     """The driver's GPUs. Never raises, never blocks the loop, whatever the driver does.
 
@@ -234,7 +246,8 @@ class NvmlSource:
         answers = await asyncio.gather(*(self._ask(slot) for slot in self._slots), self._driver.recount())
         if not self._driver.state.up:
             return (), self._driver.state
-        readings = self._complete(answer for answer in answers if answer is not None)
+        told = [(slot, answer) for slot, answer in zip(self._slots, answers, strict=False) if answer is not None]
+        readings = self._complete((answer for _, answer in told), _told_twice(told))
         return readings, self._state(readings)
 
     async def close(self) -> None:
@@ -284,12 +297,19 @@ class NvmlSource:
             log.exception("GPU at index %d could not be read", slot.index)
             return slot.faulty(AbsentReason.DRIVER_ERROR)
 
-    def _complete(self, answers: Iterable[GpuReading]) -> tuple[GpuReading, ...]:
-        """Add the GPUs that were seen before and are not in the answers now."""
+    def _complete(self, answers: Iterable[GpuReading], twice: frozenset[str]) -> tuple[GpuReading, ...]:
+        """Add the GPUs that were seen before and are not in the answers now; of a UUID that is there twice, no values.
+
+        Which of the two cards a series, or a container, is about can't be told then.
+        """
         found: dict[str, GpuReading] = {}
         for reading in answers:
             if reading.uuid not in found or found[reading.uuid].fault is not None:
                 found[reading.uuid] = reading
+        for uuid in twice:
+            first = found[uuid]
+            xids = self._xids.counted(uuid)
+            found[uuid] = GpuReading(uuid, first.index, first.name, fault=AbsentReason.DUPLICATE_UUID, xids=xids)
         for slot in self._left_behind:
             if slot.worker.busy and slot.identity is not None:
                 found.setdefault(slot.identity.uuid, slot.faulty(AbsentReason.TIMEOUT))

@@ -40,6 +40,7 @@ SAMPLES = {
     "max_requests": ("3", "0"),
     "max_series": ("3", "0"),
     "unified_memory_from_system": ("false", "true"),
+    "process_series": ("false", "true"),
 }
 """field -> two of its values, as text; any text does for the others."""
 

@@ -142,12 +142,38 @@ def test_a_memory_total_that_cannot_be_true_is_absent(total: int, fake: FakeDriv
     assert reader().read()[0][uuid(0)].absent["memory_total_bytes"] is AbsentReason.OUT_OF_RANGE
 
 
-def test_of_two_gpus_with_one_uuid_one_is_told_and_nothing_breaks(fake: FakeDriver, reader: Any) -> None:
+def test_of_two_gpus_with_one_uuid_neither_is_believed_and_the_others_stay(fake: FakeDriver, reader: Any) -> None:
+    load(fake, gpus(3, utilization_percent=40))
+    fake.state.devices[1].uuid = uuid(0).encode()
+    process: Reader = reader()
+    for _ in range(2):
+        readings, state = process.read()
+        assert state.up
+        assert {name: reading.fault for name, reading in readings.items()} == {
+            uuid(0): AbsentReason.DUPLICATE_UUID,
+            uuid(2): None,
+        }
+        assert readings[uuid(0)].utilization_percent is None
+    fake.state.devices[1].uuid = uuid(1).encode()
+    assert [reading.utilization_percent for reading in process.read()[0].values()] == [40, 40, 40]
+    assert fake.overlaps == 0
+
+
+def test_a_uuid_that_is_there_twice_is_a_fault_with_a_reason_and_one_line_in_the_log(
+    fake: FakeDriver, exporter: Any
+) -> None:
     load(fake, gpus(2))
     fake.state.devices[1].uuid = uuid(0).encode()
-    readings, state = reader().read()
-    assert state.up
-    assert [reading.fault for reading in readings.values()] == [None]
+    program = exporter("--poll-seconds", "0.05", "--stale-polls", "400")
+    fake.reset_calls()
+    program.wait_for(lambda: fake.calls(0, "nvmlDeviceGetUUID") >= 5)
+    assert program.absent() == {uuid(0): "duplicate_uuid"}
+    series = program.scrape()
+    assert ("aom_node_gpu_usage", uuid(0)) not in series
+    assert series["gpuscale_gpu_health", uuid(0)] == 1
+    program.process.terminate()
+    _, log = program.process.communicate(timeout=10)
+    assert len([line for line in log.splitlines() if "duplicate_uuid" in line]) == 1
 
 
 def test_older_drivers_count_link_traffic_in_kibibytes(fake: FakeDriver, reader: Any) -> None:

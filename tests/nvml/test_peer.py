@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.exporter.foreign import heard
+from tests.exporter.host import Host
 from tests.exporter.peer import CAPTURES, NOT_OURS, exposition, insist_same
 from tests.exporter.smi_csv import captured
 from tests.fakenvml.program import Exporter
@@ -22,31 +23,35 @@ def said(program: Exporter) -> Any:
 @pytest.mark.parametrize("moment", ["idle", "load"])
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_every_series_that_nvml_can_know_comes_out_of_the_driver_as_the_peer_printed_it(
-    capture: str, moment: str, shared_data: Path, fake: FakeDriver, exporter: Any
+    capture: str, moment: str, shared_data: Path, fake: FakeDriver, exporter: Any, tmp_path: Path
 ) -> None:
     load(fake, of_snapshot(captured(shared_data / "gpu-smi-captures" / f"{capture}.txt", moment)))
     theirs = exposition(shared_data, capture, moment)
-    count = insist_same(theirs, said(exporter("--dialect", "nvidia_smi", "--poll-seconds", "3600")))
+    proc = str(Host(tmp_path).proc)
+    count = insist_same(theirs, said(exporter("--dialect", "nvidia_smi", "--poll-seconds", "3600", "--proc", proc)))
     print(f"{capture} {moment}: {count} of the peer's {len(theirs)} series came through the driver, all equal")
     assert count >= len(theirs) - len(NOT_OURS)
 
 
 def test_a_process_that_only_draws_is_no_compute_app_and_one_without_a_name_is_counted(
-    fake: FakeDriver, exporter: Any
+    fake: FakeDriver, exporter: Any, tmp_path: Path
 ) -> None:
     form = gpus(1)
     form["processes"] = [
-        {"pid": 1, "gpu_uuid": uuid(0), "memory_used_bytes": 5, "name": "/usr/bin/python"},
-        {"pid": 2, "gpu_uuid": uuid(0), "memory_used_bytes": 7},
-        {"pid": 3, "gpu_uuid": uuid(0), "memory_used_bytes": 9, "name": "Xorg", "computes": False},
+        {"pid": 11, "gpu_uuid": uuid(0), "memory_used_bytes": 5, "name": "/usr/bin/python"},
+        {"pid": 12, "gpu_uuid": uuid(0), "memory_used_bytes": 7},
+        {"pid": 13, "gpu_uuid": uuid(0), "memory_used_bytes": 9, "name": "Xorg", "computes": False},
     ]
     load(fake, form)
-    program: Exporter = exporter("--dialect", "nvidia_smi", "--poll-seconds", "0.1", "--stale-polls", "100")
+    program: Exporter = exporter(
+        *("--dialect", "nvidia_smi", "--poll-seconds", "0.1", "--stale-polls", "100"),
+        *("--proc", str(Host(tmp_path).proc)),
+    )
     fake.reset_calls()
     series = said(program)
     infos = [dict(labels) for name, labels in series if name == "nvidia_smi_compute_app_info"]
     apps = {labels["pid"]: labels.get("process_name") for labels in infos}
-    assert apps == {"1": "/usr/bin/python", "2": None}
+    assert apps == {"11": "/usr/bin/python", "12": None}
     assert [value for (name, _), value in series.items() if name == "nvidia_smi_compute_apps"] == [2]
     polls = fake.calls(0, "nvmlDeviceGetPowerUsage")
     program.wait_for(lambda: fake.calls(0, "nvmlDeviceGetPowerUsage") > polls + 2)

@@ -88,6 +88,8 @@ def _findings(gpu: GpuReading, policy: HealthPolicy) -> Iterator[Finding]:
         yield from _ecc(gpu.ecc, policy)
     if gpu.repair:
         yield from _repair(gpu.repair, policy)
+    if gpu.recovery_action:
+        yield Finding("recovery_action", Level.WARNING)
     for bit, reason in _THROTTLE:
         if (gpu.clocks_event_reasons or 0) & bit:
             yield Finding(reason, Level.WARNING)

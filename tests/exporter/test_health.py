@@ -39,6 +39,8 @@ def test_a_gpu_of_which_nothing_bad_is_known_is_ok() -> None:
         ({"repair": RepairReading(remapped_rows_failed=True)}, Level.FATAL, "row_remap_failed"),
         ({"repair": RepairReading(remapped_rows_pending=True)}, Level.WARNING, "row_remap_pending"),
         ({"repair": RepairReading(retired_pages_pending=True)}, Level.WARNING, "retired_pages_pending"),
+        ({"recovery_action": 1}, Level.WARNING, "recovery_action"),
+        ({"recovery_action": 7}, Level.WARNING, "recovery_action"),
         ({"clocks_event_reasons": 0x40}, Level.WARNING, "hw_thermal_slowdown"),
         ({"clocks_event_reasons": 0x80}, Level.WARNING, "hw_power_brake_slowdown"),
         ({"pcie_width": 8, "pcie_width_max": 16}, Level.WARNING, "pcie_width"),

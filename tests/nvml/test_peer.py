@@ -33,6 +33,15 @@ def test_every_series_that_nvml_can_know_comes_out_of_the_driver_as_the_peer_pri
     assert count >= len(theirs) - len(NOT_OURS)
 
 
+def test_without_a_dialect_that_has_them_no_details_are_asked_of_the_driver(fake: FakeDriver, exporter: Any) -> None:
+    load(fake, gpus(1))
+    program: Exporter = exporter("--dialect", "aom,cce", "--poll-seconds", "3600")
+    assert "cce_gpu_utilization" in program.text()
+    asked = fake.all_calls(0).keys() | fake.all_calls(None).keys()
+    details = {"nvmlDeviceGetEncoderStats", "nvmlDeviceGetGpuFabricInfoV", "nvmlSystemGetProcessName"}
+    assert not asked & details
+
+
 def test_a_process_that_only_draws_is_no_compute_app_and_one_without_a_name_is_counted(
     fake: FakeDriver, exporter: Any, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ Why it exists: dashboard 12239 and most alert rules for NVIDIA GPUs ask for thes
 from collections.abc import Callable
 from typing import Any
 
-from exporter.dialects.rows import MEBIBYTE, Row, Samples, View, fact, fill, metric, reads
+from exporter.dialects.rows import BANKS, MEBIBYTE, Row, Samples, View, fact, fill, metric, reads
 from exporter.metric import Kind
 from exporter.readings import GpuReading, MigReading
 
@@ -224,13 +224,7 @@ BOARD: tuple[Row, ...] = (
         _field(
             f"DEV_BANKS_REMAP_ROWS_AVAIL_{mark.upper()}", "", f"Banks that have {left}.", f"details.rows.banks_{mark}"
         )
-        for mark, left in (
-            ("max", "all their spare rows"),
-            ("high", "most of their spare rows"),
-            ("partial", "some of their spare rows"),
-            ("low", "few spare rows"),
-            ("none", "no spare row"),
-        )
+        for mark, left in BANKS.items()
     ),
     _count("DEV_RETIRED_SBE", "Pages retired for corrected errors.", "repair.retired_pages_corrected"),
     _count("DEV_RETIRED_DBE", "Pages retired for uncorrected errors.", "repair.retired_pages_uncorrected"),

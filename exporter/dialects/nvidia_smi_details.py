@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from exporter.dialects.nvidia_smi_board import ratio, reading, row
-from exporter.dialects.rows import Row, fact, numeral
+from exporter.dialects.rows import BANKS, Row, fact, numeral
 from exporter.readings import GpuReading
 
 
@@ -44,13 +44,6 @@ _CHIP = {
     "mcu": "microcontrollers",
     "pcie": "the PCIe interface",
     "other": "other places",
-}
-_BANKS = {
-    "max": "all their spare rows",
-    "high": "most of their spare rows",
-    "partial": "some of their spare rows",
-    "low": "few spare rows",
-    "none": "no spare row",
 }
 
 DETAILS: tuple[Row, ...] = (
@@ -106,7 +99,7 @@ DETAILS: tuple[Row, ...] = (
     ),
     *(
         _detail(f"remapped_rows_histogram_{mark}", "", f"Banks that have {left}.", f"rows.banks_{mark}")
-        for mark, left in _BANKS.items()
+        for mark, left in BANKS.items()
     ),
     *(
         _detail(

@@ -16,6 +16,14 @@ from exporter.metric import Kind, Level, Metric
 from exporter.readings import GpuReading, Snapshot
 
 MEBIBYTE = 2**20
+BANKS = {
+    "max": "all their spare rows",
+    "high": "most of their spare rows",
+    "partial": "some of their spare rows",
+    "low": "few spare rows",
+    "none": "no spare row",
+}
+"""Mark of the histogram of spare rows -> what the banks counted there have left."""
 
 NOBODY: Holder = ("", "", "")
 Samples = defaultdict[Metric, dict[Labels, float]]

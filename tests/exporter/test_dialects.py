@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from exporter.catalogue import BY_NAME
+from exporter.details import DetailReading, PowerDetails, RowDetails
 from exporter.dialects import DIALECTS, Dialect, Spoken
 from exporter.exposition import finish
 from exporter.filters import select
@@ -160,6 +161,24 @@ class TestNvidiaSmi:
         assert values(series, "nvidia_smi_compute_apps") == [2]
         assert values(series, "nvidia_smi_compute_app_info", process_name='odd "name"\n') == [1]
         assert values(series, "nvidia_smi_compute_app_used_memory_bytes") == [100 * MIB]
+
+    def test_details_that_cannot_be_true_are_not_told_and_the_others_are(self) -> None:
+        power = PowerDetails(instant_watts=float("nan"), average_watts=-1.0, requested_limit_watts=650.0)
+        rows = RowDetails(banks_max=2**64 - 1, banks_none=0)
+        told = heard(spoken(snapshot(gpu(details=DetailReading(power=power, rows=rows))), "nvidia_smi").plain)
+        assert values(told, "nvidia_smi_power_draw_instant_watts") == []
+        assert values(told, "nvidia_smi_power_draw_average_watts") == []
+        assert values(told, "nvidia_smi_power_limit_watts") == [650]
+        assert values(told, "nvidia_smi_remapped_rows_histogram_max") == []
+        assert values(told, "nvidia_smi_remapped_rows_histogram_none") == [0]
+
+    @pytest.mark.parametrize(
+        ("model", "number"),
+        [("NVIDIA H200", [200]), ("NVIDIA L40S", [40]), ("Tesla T4", [4]), ("NVIDIA H100 80GB HBM3", []), ("GPU", [])],
+    )
+    def test_the_number_in_a_models_name_is_a_value_where_there_is_one(self, model: str, number: list[float]) -> None:
+        told = heard(spoken(snapshot(gpu(name=model)), "nvidia_smi").plain)
+        assert values(told, "nvidia_smi_name") == number
 
     def test_that_the_driver_does_not_answer_is_told(self) -> None:
         down = snapshot(driver=SourceState(up=False, reason="library_not_found"), driver_failures=3)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 
-from exporter.nvml.calls import Absent, GpuCalls
+from exporter.nvml.calls import Absent, GpuCalls, ask
 from exporter.readings import AbsentReason
 
 METRICS: Mapping[str, int | None] = {
@@ -47,12 +47,20 @@ class Activity:
             return self._last
         sample = self._gpu.first((f"gpm {self._gpu_instance}", self._take))
         if isinstance(sample, Absent):
-            self._before, self._last = None, dict.fromkeys(METRICS, sample)
+            self.free()
+            self._last = dict.fromkeys(METRICS, sample)
             return self._last
         fresh = self._before is not None and now - self._at <= LONGEST_SECONDS
         self._last = self._between(self._before, sample) if fresh else {}
         self._spare, self._before, self._at = self._before, sample, now
         return self._last
+
+    def free(self) -> None:
+        """Give the samples back to the driver, which has to be open; the next reading begins anew."""
+        held = [sample for sample in (self._before, self._spare) if sample is not None]
+        self._before = self._spare = None
+        for sample in held:
+            ask(pynvml.nvmlGpmSampleFree, sample)
 
     def _take(self, handle: Any) -> Any:
         if self._supported is None:
@@ -104,8 +112,12 @@ class Activities:
         return self._asked[key]
 
     def end_poll(self) -> None:
-        """Forget the instances that were not asked for in this poll: they are gone."""
-        self._instances = {key: activity for key, activity in self._instances.items() if key in self._asked}
+        """Forget the instances that were not asked for in this poll: they are gone.
+
+        Right after their board was read the driver is open, so what they held can be freed.
+        """
+        for key in self._instances.keys() - self._asked.keys():
+            self._instances.pop(key).free()
         self._asked = {}
 
 

@@ -166,6 +166,37 @@ def test_a_gpu_instance_has_an_activity_of_its_own(fake: FakeDriver, reader: Any
     assert [part.sm_active_ratio for part in process.read()[0][uuid(0)].mig] == [None]  # nothing of the old shape
 
 
+def samples_held(fake: FakeDriver) -> int:
+    return fake.calls(None, "nvmlGpmSampleAlloc") - fake.calls(None, "nvmlGpmSampleFree")
+
+
+def test_instances_that_are_gone_give_their_samples_back(fake: FakeDriver, reader: Any) -> None:
+    process: Reader = reader(activity_seconds=0)
+    held = []
+    for gi in range(1, 13):
+        split(fake, 1, instance(0, gi, 0), instance(1, gi + 20, 0))
+        for _ in range(3):
+            process.read()
+        held.append(samples_held(fake))
+    assert held == [2 * 2] * 12
+    load(fake, gpus(1, mig_enabled=False))
+    process.read()
+    assert samples_held(fake) <= 2, "at most the board's own"
+    assert fake.overlaps == 0
+
+
+def test_a_board_that_stops_sampling_keeps_no_sample(fake: FakeDriver, reader: Any) -> None:
+    load(fake, gpus(1, sm_active_ratio=0.5))
+    process: Reader = reader(activity_seconds=0)
+    for _ in range(5):
+        for code in (0, 0, 0, UNKNOWN):
+            fake.fail(0, "nvmlGpmSampleGet", code)
+            process.read()
+        assert samples_held(fake) == 0
+    fake.fail(0, "nvmlGpmSampleGet", 0)
+    assert [process.read()[0][uuid(0)].sm_active_ratio for _ in range(2)] == [None, 0.5]
+
+
 def listening(fake: FakeDriver, process: Reader, count: int) -> None:
     until(process, lambda _: all(fake.calls(at, "nvmlDeviceRegisterEvents") for at in range(count)))
 

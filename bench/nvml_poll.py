@@ -51,9 +51,13 @@ async def poll(polls: int, *, detailed: bool) -> dict[str, float]:
     return cost
 
 
+def pid_of(gpu: int, number: int) -> int:
+    return 1001 + 100 * gpu + number
+
+
 def world() -> dict[str, Any]:
     processes = [
-        {"pid": 1 + 100 * gpu + k, "gpu_uuid": uuid(gpu), "memory_used_bytes": 2**30, "utilization_percent": 20}
+        {"pid": pid_of(gpu, k), "gpu_uuid": uuid(gpu), "memory_used_bytes": 2**30, "utilization_percent": 20}
         for gpu in range(GPUS)
         for k in range(PROCESSES)
     ]

@@ -148,7 +148,7 @@ def a_node(folder: Path) -> Iterator[Path]:
 
 def serve_kubelet(path: str) -> None:
     # not above: gRPC is no part of what is measured without a kubelet
-    from tests.exporter.pod_resources import container, devices, pod, serving
+    from tests.exporter.podresources import container, devices, pod, serving
 
     pods = [
         pod(

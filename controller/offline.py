@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from controller import user_yaml
 from controller.explanation import lines
 from controller.schema import Invalid
 from controller.situation import Decided, decisions
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the decisions. Exit code 2 = the file can't be read, or has faults (all are printed)."""
     try:
-        document = yaml.safe_load(text_of(args.file))
+        document = user_yaml.load(text_of(args.file))
         made = decisions(document)
     except RecursionError:
         print(f"{args.file}: can't be read: it contains itself, or is nested too deeply", file=sys.stderr)

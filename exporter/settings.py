@@ -234,9 +234,11 @@ def _file(path: Path, faults: list[str]) -> dict[str, _Given]:
     """Read `key: value` lines, the keys spelled as flags or with _. What is wrong is added to the faults."""
     import yaml  # only who has a file pays for the library
 
+    from exporter import user_yaml
+
     try:
-        # the base loader leaves each value the text it is, so that it means what it means as a flag
-        found = yaml.load(path.read_text(encoding="utf-8-sig"), Loader=yaml.BaseLoader)  # noqa: S506 - only text
+        # each value stays the text it is, so that it means what it means as a flag
+        found = user_yaml.load_text(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         faults.append(f"--config {path}: {error.strerror}")
         return {}
@@ -258,6 +260,8 @@ def _of_file(path: Path, found: Mapping[str, object], faults: list[str]) -> dict
             faults.append(f"{path}: {key} is unknown, {_nearest(field, known)}")
         elif not isinstance(value, str):
             faults.append(f"{path}: {key} must be one value")
+        elif field in given:
+            faults.append(f"{path}: {key} is given twice")
         else:
             given[field] = _Given(f"{path}: {key}", value)
     return given

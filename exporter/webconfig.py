@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import yaml
 
+from exporter import user_yaml
+
 VERSIONS = {
     "TLS10": ssl.TLSVersion.TLSv1,
     "TLS11": ssl.TLSVersion.TLSv1_1,
@@ -90,7 +92,7 @@ class WebConfig:
 def load(path: Path) -> WebConfig:
     """Read the file and all it names. Raises WebConfigError."""
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = user_yaml.load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise WebConfigError([f"{path}: {error.strerror}"]) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from controller import user_yaml
 from controller.__main__ import main
 from controller.core.model import Memory, PodValues, Sample, Total
 from controller.schema import Invalid
@@ -135,6 +136,27 @@ def test_a_fault_is_named(document: Any, said: str) -> None:
 def test_a_file_that_is_no_yaml_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], document: str) -> None:
     assert run(tmp_path, document) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("spec: {maxReplicas: 5}\ntarget: {replicas: 2}\nspec: {}\n", "line 3: spec is given twice, first in line 1"),
+        ("spec:\n  maxReplicas: 5\n  maxReplicas: 6\n", "line 3: maxReplicas is given twice, first in line 2"),
+        ('{"spec": {"a": 1, "a": 1}}', "line 1: a is given twice, first in line 1"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_named_with_its_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], document: str, said: str
+) -> None:
+    assert run(tmp_path, document) == 2
+    assert capsys.readouterr().err == f"{tmp_path}/situation.yaml: can't be read: {said}\n"
+
+
+def test_the_same_key_in_two_mappings_or_over_a_merged_one_is_no_fault() -> None:
+    text = "a: &a {x: 1, y: 1}\nb: &b {<<: *a, x: 2}\nc: {<<: *b, x: 3}\nd: {1: one, '1': text}"
+    a, b, c = {"x": 1, "y": 1}, {"x": 2, "y": 1}, {"x": 3, "y": 1}
+    assert user_yaml.load(text) == {"a": a, "b": b, "c": c, "d": {1: "one", "1": "text"}}
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,6 +97,15 @@ def test_faults_of_the_file_name_it_and_the_right_key_along_with_all_others(tmp_
         assert words in found
 
 
+def test_a_key_of_the_file_that_is_given_twice_is_a_fault_in_either_spelling(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("node: a\npoll-seconds: 1\nnode: b\n")
+    (said,) = refused("--config", str(file))
+    assert said == f"--config {file} is no YAML: line 3: node is given twice, first in line 1"
+    file.write_text("poll-seconds: 1\npoll_seconds: 2\n")
+    assert refused("--config", str(file)) == (f"{file}: poll_seconds is given twice",)
+
+
 @pytest.mark.parametrize(("text", "words"), [("[", "is no YAML"), ("- a", "lines of key: value"), ("a", "lines of")])
 def test_a_file_that_holds_no_settings_is_one_fault(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "settings.yaml"

@@ -99,6 +99,7 @@ basic_auth_users:
     ("text", "words"),
     [
         ("tls_server_config: [", "no YAML"),
+        ("basic_auth_users:\n  ann: x\n  ann: y\n", "line 3: ann is given twice, first in line 2"),
         ("- a\n", "must be a mapping"),
         ("tls_server_config: yes\n", "must be a mapping"),
         (TLS.replace("server.key", "ca.key"), "can't be used"),

@@ -1,0 +1,30 @@
+"""YAML that people write by hand: a key that is given twice is an error, not a value that silently loses.
+
+Why it exists: PyYAML takes the last of two equal keys, so that half of what was written would not count.
+"""
+
+from typing import Any
+
+import yaml
+
+
+class DuplicateKeyError(yaml.YAMLError):
+    """One mapping gives a key twice. As text: which key, and in which lines."""
+
+
+class _Loader(yaml.SafeLoader):
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Compose, then compare the keys as they are written: before ``<<`` adds those that may be overridden."""
+        node = super().compose_mapping_node(anchor)
+        first: dict[tuple[str, str], yaml.ScalarNode] = {}
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            before = first.setdefault((key.tag, key.value), key)
+            if before is not key:
+                line, earlier = key.start_mark.line + 1, before.start_mark.line + 1
+                raise DuplicateKeyError(f"line {line}: {key.value} is given twice, first in line {earlier}")
+        return node
+
+
+def load(text: str) -> Any:
+    """Read one document into plain values. Raises yaml.YAMLError, of which DuplicateKeyError is one."""
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader that only compares keys

@@ -1,10 +1,8 @@
-"""``gpuscale``: one command, a few verbs. Each verb's module is imported only when it is asked for."""
+"""``gpuscale``: one command, a few verbs. Each verb's module is imported only when it is asked for.
 
-import argparse
-import contextlib
-import importlib
-import importlib.metadata
-import io
+All else is imported where it is used too: what Ctrl-C meets outside of ``main`` ends in a traceback.
+"""
+
 import sys
 from collections.abc import Sequence
 
@@ -33,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def dispatch(argv: Sequence[str] | None) -> int:
     """Find the verb, load its module, run it."""
+    import argparse
+    import importlib
+    import io
+
     words = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="gpuscale", description="Scale GPU workloads and node pools.")
     parser.add_argument("--version", action="version", version=f"gpuscale {version()}")
@@ -53,6 +55,9 @@ def dispatch(argv: Sequence[str] | None) -> int:
 
 def version() -> str:
     """Give the version that is installed; "unknown" for a bare checkout."""
+    import contextlib
+    import importlib.metadata
+
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version("gpuscale")
     return "unknown"

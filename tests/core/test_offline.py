@@ -16,6 +16,7 @@ from controller.__main__ import main
 from controller.core.model import Memory, PodValues, Sample, Total
 from controller.schema import Invalid
 from controller.situation import decisions, read
+from tests.interruption import interrupted_at
 
 ROOT = Path(__file__).resolve().parents[2]
 HPA = {
@@ -304,6 +305,13 @@ def test_who_stops_it_or_reads_no_further_gets_no_traceback(
     monkeypatch.setattr("controller.offline.as_text", stopped)
     monkeypatch.setattr(sys, "stdout", sys.stdout)  # given back afterwards
     assert run(tmp_path, form()) == code
+
+
+@pytest.mark.parametrize("module", ["argparse", "importlib.metadata", "controller.run", "kopf"])
+def test_ctrl_c_while_the_command_is_being_loaded_ends_it_quietly(module: str) -> None:
+    program = interrupted_at(module, "from controller.__main__ import main; sys.exit(main(['run', '--server', 'x']))")
+    done = subprocess.run((sys.executable, "-c", program), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_a_manifest_with_a_strange_head_is_a_fault_or_of_no_matter() -> None:

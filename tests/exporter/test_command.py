@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import bcrypt
 import pytest
 
 from tests.exporter.build import Series, names, read, values
+from tests.interruption import interrupted_at
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("GPUSCALE_")} | {"PYTHONPATH": str(ROOT)}
@@ -289,3 +291,16 @@ def test_a_simulation_loads_neither_the_drivers_library_nor_grpc() -> None:
         (sys.executable, "-c", program), env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True
     )
     assert ended.stderr.splitlines()[-1] == "set()"
+
+
+def entry_point() -> str:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    module, _, function = scripts["gpuscale-exporter"].partition(":")
+    return f"from {module} import {function} as main"
+
+
+@pytest.mark.parametrize("module", ["asyncio", "aiohttp", "exporter.settings", "exporter.nvml.device"])
+def test_ctrl_c_while_the_command_is_being_loaded_ends_it_quietly(module: str) -> None:
+    program = interrupted_at(module, f"{entry_point()}; sys.exit(main())")
+    done = subprocess.run((sys.executable, "-c", program), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -62,7 +62,7 @@ def _rights(role: str, rule: Object) -> Iterator[Right]:
 
 def uses(audit: Iterable[Object], user: str) -> list[Use]:
     """List what a user asked of resources."""
-    mine = [event for event in audit if event["user"]["username"] == user and "objectRef" in event]
+    mine = [event for event in audit if event["user"].get("username") == user and "objectRef" in event]
     return [_use(event) for event in mine if event["objectRef"].get("resource")]
 
 

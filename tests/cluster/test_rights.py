@@ -1,6 +1,7 @@
 """The operator with the very rights that the chart gives it: they are enough, and none is left over."""
 
 import asyncio
+import json
 import sys
 import urllib.error
 import urllib.request
@@ -13,6 +14,7 @@ from controller.cluster import NODE, POD, Cluster
 from controller.view import POOLS, WORKLOADS
 from tests.cluster.helm import CHART, Helm
 from tests.cluster.kubectl import Kubectl
+from tests.cluster.operators import Operators, Write
 from tests.cluster.rights import Right, Use, granted, unused, uses
 from tests.cluster.scenery import deployment, made, node_pool, pool_scaler, until, workload_scaler
 from tests.realparts import build, cloud
@@ -135,10 +137,22 @@ def test_a_right_that_nobody_used_is_found() -> None:
     ]
 
 
+def test_a_request_without_a_user_is_no_write_of_an_operator_and_a_half_written_line_waits(tmp_path: Path) -> None:
+    plane = ControlPlane.__new__(ControlPlane)
+    plane.folder = tmp_path
+    event = {"verb": "patch", "requestURI": "/apis/x", "requestReceivedTimestamp": "t", "responseStatus": {"code": 200}}
+    users: list[dict[str, str]] = [{}, {"username": "system:serviceaccount:ns:operator"}]
+    rows = "".join(json.dumps(event | {"user": user}) + "\n" for user in users)
+    (tmp_path / "audit.log").write_text(rows + '{"user": {"usern')
+    operators = Operators(plane, Kubectl.__new__(Kubectl), "ns", tmp_path)
+    assert list(operators.writes()) == [Write("t", "operator", "patch", "/apis/x", 200)]
+
+
 def test_a_request_of_another_user_or_without_a_resource_is_no_use() -> None:
     audit = [
         {"user": {"username": "me"}, "verb": "get", "objectRef": {"resource": "pods", "name": "a"}},
         {"user": {"username": "you"}, "verb": "get", "objectRef": {"resource": "nodes"}},
         {"user": {"username": "me"}, "verb": "get", "requestURI": "/version"},
+        {"user": {}, "verb": "get", "objectRef": {"resource": "nodes"}},
     ]
     assert uses(audit, "me") == [Use("", "pods", "a", "get", allowed=False)]

@@ -122,8 +122,9 @@ class ControlPlane:
 
     def audit(self) -> Iterator[dict[str, Any]]:
         """Give what the API server has been asked so far, as audit.k8s.io/v1 events in the order of their answers."""
-        for line in (self.folder / "audit.log").read_text().splitlines():
-            yield json.loads(line)
+        for line in (self.folder / "audit.log").read_text().splitlines(keepends=True):
+            if line.endswith("\n"):  # the last may be half written
+                yield json.loads(line)
 
     def run(self, name: str, args: Sequence[str | Path]) -> Process:
         """Start one of the real programs; it ends with the plane."""

@@ -6,10 +6,10 @@ driver's raw figures; but their number follows the workload, so they are nobody'
 
 from exporter.metric import Metric
 
-LABELS = ("node", "uuid", "pid", "process_name", "namespace", "pod", "container")
+LABELS = ("node", "uuid", "pid", "process_name", "gi", "ci", "namespace", "pod", "container")
 _WHO = (
-    "pid and process_name are the host's; what is empty is not known. Only with --process-series. Not clamped: the sum "
-    "over a GPU's processes may exceed {}."
+    "pid and process_name are the host's, gi and ci the instances (MIG) that it runs in; what is empty is not known. "
+    "Only with --process-series. Not clamped: the sum over a GPU's processes may exceed {}."
 )
 
 PROCESS_USAGE = Metric(

@@ -71,10 +71,19 @@ def _by_process(gpu: GpuReading, pids: frozenset[int] | None) -> tuple[float | N
 
 
 def _of_instances(holding: Holding) -> float | None:
-    """Memory (bytes) of the container's processes on instances that it shares; None = not known."""
-    mine = holding.pids is not None and any(p.pid in holding.pids for p in holding.gpu.processes or ())
+    """Memory (bytes) of the container's processes on instances that it shares; None = not known.
+
+    Its own are those in compute instances that nobody else holds, where the driver tells in which each runs.
+    """
+    pids = _in_own_parts(holding) if holding.pids is None else holding.pids
+    mine = any(p.pid in pids for p in holding.gpu.processes or ())
     # the board's list may leave out what runs on its instances: no process does not prove that none runs
-    return _by_process(holding.gpu, holding.pids)[1] if mine and not holding.exclusive else None
+    return _by_process(holding.gpu, pids)[1] if mine and not holding.exclusive else None
+
+
+def _in_own_parts(holding: Holding) -> frozenset[int]:
+    own = {(piece.slot, part) for piece in holding.pieces for part in piece.own_parts}
+    return frozenset(p.pid for p in holding.gpu.processes or () if (p.gpu_instance, p.compute_instance) in own)
 
 
 def _used_alone(holding: Holding) -> float | None:

@@ -34,6 +34,8 @@ class Piece:
     holders: int
     exclusive: bool
     """Nobody else can be using it: one holder, no replica, all compute instances of the GPU instance."""
+    own_parts: frozenset[int] = frozenset()
+    """Compute instances of the slot that nobody else holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,15 @@ def _names_all(device: DeviceId) -> bool:
     return not device.mig and device.compute_instance is None
 
 
+def _own_parts(holder: Holder, holders: Mapping[Holder, _Claim]) -> frozenset[int]:
+    others = {part for other, claim in holders.items() if other != holder for part in claim.parts}
+    mine = holders[holder]
+    # who holds the whole GPU instance holds each of its parts
+    if None in others or not mine.whole:
+        return frozenset()
+    return frozenset(part for part in mine.parts - others if part is not None)
+
+
 def _held(
     claims: Mapping[tuple[str, Slot], Mapping[Holder, _Claim]],
     pids: Mapping[Holder, frozenset[int]],
@@ -184,6 +195,7 @@ def _held(
         for holder, claim in holders.items():
             complete = claim.parts >= {None} or claim.parts >= {mig.compute_instance for mig in within}
             exclusive = len(holders) == 1 and claim.whole and complete
-            pieces[uuid, holder].append(Piece(slot, within[0] if within else None, len(holders), exclusive))
+            own = _own_parts(holder, holders)
+            pieces[uuid, holder].append(Piece(slot, within[0] if within else None, len(holders), exclusive, own))
     for (uuid, holder), held in pieces.items():
         yield Holding(gpus[uuid], holder, tuple(held), pids.get(holder))

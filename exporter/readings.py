@@ -38,6 +38,9 @@ class ProcessReading:
     name: str = ""
     computes: bool = True
     """Whether it may run kernels; else it only draws."""
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    """The instances of a split GPU (MIG) that it runs in; None = in none, or not told."""
 
 
 @dataclass(frozen=True, slots=True)

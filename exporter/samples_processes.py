@@ -23,13 +23,19 @@ def process_samples(snapshot: Snapshot, node: str) -> Families:
     owners = {**_by_allocation(snapshot.allocations or ()), **snapshot.process_owners}
     for gpu in snapshot.gpus:
         for process in gpu.processes or ():
-            labels = (node, gpu.uuid, str(process.pid), process.name, *owners.get(process.pid, _NOBODY))
+            where = (_text(process.gpu_instance), _text(process.compute_instance))
+            who = owners.get(process.pid, _NOBODY)
+            labels = (node, gpu.uuid, str(process.pid), process.name, *where, *who)
             usage, used = process.utilization_percent, process.memory_used_bytes
             if usage is not None and believable(usage, 0, 100):
                 values[c.PROCESS_USAGE][labels] = usage
             if used is not None and believable(used, 0, gpu.memory_total_bytes or PIB):
                 values[c.PROCESS_MEMORY_USED][labels] = used / _MB
     return values
+
+
+def _text(number: int | None) -> str:
+    return "" if number is None else str(number)
 
 
 def _by_allocation(allocations: tuple[Allocation, ...]) -> Mapping[int, Holder]:

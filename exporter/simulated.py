@@ -242,7 +242,7 @@ def _nested(item: Checked) -> dict[str, Any]:
 
 
 def _process(item: Checked) -> ProcessReading:
-    item.only("pid", "gpu_uuid", "memory_used_bytes", "utilization_percent", "name", "computes")
+    item.only("pid", "gpu_uuid", "memory_used_bytes", "utilization_percent", "name", "computes", *_PLACE)
     return ProcessReading(
         pid=item.whole("pid") or 0,
         gpu_uuid=item.text("gpu_uuid"),
@@ -250,6 +250,7 @@ def _process(item: Checked) -> ProcessReading:
         utilization_percent=item.number("utilization_percent"),
         name=item.text("name", ""),
         computes=item.yes_no("computes") is not False,
+        **{key: item.whole(key, None) for key in _PLACE},
     )
 
 
@@ -276,6 +277,7 @@ def _references(gpus: Sequence[GpuReading], processes: Sequence[ProcessReading],
             faults.append(f"processes[{index}].gpu_uuid: no device has the uuid {process.gpu_uuid}")
 
 
+_PLACE = ("gpu_instance", "compute_instance")
 _BYTES = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
 _NUMBERS = ("utilization_percent", "memory_utilization_percent", "temperature_celsius", "power_watts")
 _NESTED = ("ecc", "repair", "clocks_event", "nvlinks", "xids", "mig", "details", "facts")

@@ -12,7 +12,7 @@ import pynvml
 
 from exporter.details import DetailReading
 from exporter.nvml.activity import Activities
-from exporter.nvml.calls import Absent, GpuCalls, Handle, address, binding
+from exporter.nvml.calls import Absent, GpuCalls, Handle, address, binding, told
 from exporter.nvml.clocks_events import KEYS as CLOCKS_EVENT_KEYS
 from exporter.nvml.clocks_events import clocks_event
 from exporter.nvml.details import DRAW, Details, with_draw
@@ -244,9 +244,8 @@ class Board:
             **ASKED,
         }
         answers = {name: self._gpu.first((name, function)) for name, function in asked.items()}
-        return {
-            name: _text(answer) for name, answer in answers.items() if not isinstance(answer, Absent) and answer != ""
-        }
+        texts = {name: told(_text(answer)) for name, answer in answers.items() if not isinstance(answer, Absent)}
+        return {name: text for name, text in texts.items() if text}
 
 
 def _all(gpu: GpuCalls, ways: Mapping[str, _Way]) -> Values:

@@ -50,6 +50,8 @@ _MOST_MEMORY = 2**50
 _MOST_MILLIWATTS = 20_000_000
 _SENSOR = pynvml.NVML_TEMPERATURE_GPU
 _SIZE_RETRIES = 3
+_NOTHING = frozenset({"", "n/a", "not supported", "not available", "unknown error"})
+_NO_INSTANCE = 2**32 - 1
 _NO_PIDS = frozenset({0, 2**32 - 1})
 
 
@@ -75,6 +77,15 @@ class GpuError(Exception):
     def __init__(self, reason: AbsentReason) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a list of processes says of one: bytes, and the instances (MIG) it runs in. None = not told, or in none."""
+
+    memory: int | None
+    gpu_instance: int | None
+    compute_instance: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +115,11 @@ def ask(function: Callable[..., T], *arguments: object) -> T | Absent:
         return Absent(AbsentReason.OUT_OF_RANGE)
 
 
+def told(text: str) -> str:
+    """Return a text of the driver, "" where it only says that there is none, as ``N/A`` and ``[Not Supported]`` do."""
+    return "" if text.strip().strip("[]").lower() in _NOTHING else text
+
+
 def start() -> int:
     """Load the library and open the driver; 0 or its error code. A broken GPU does not make it fail."""
     answer = ask(pynvml.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS)
@@ -118,7 +134,7 @@ def stop() -> None:
 def driver_version() -> str:
     """Return the driver's version, "" where it does not tell."""
     answer = ask(pynvml.nvmlSystemGetDriverVersion)
-    return "" if isinstance(answer, Absent) else str(answer)
+    return "" if isinstance(answer, Absent) else told(str(answer))
 
 
 def device_count() -> int | Absent:
@@ -154,7 +170,7 @@ class GpuCalls:
     def name(self) -> str:
         """Return the model's name, "" where it is not told."""
         answer = self.first(("nvmlDeviceGetName", pynvml.nvmlDeviceGetName))
-        return "" if isinstance(answer, Absent) else str(answer)
+        return "" if isinstance(answer, Absent) else told(str(answer))
 
     def mig_enabled(self) -> bool | None:
         """Whether the GPU is split; None: it cannot be.
@@ -203,8 +219,8 @@ class GpuCalls:
         milliwatts = _within(float(answer), 0, _MOST_MILLIWATTS)
         return milliwatts if isinstance(milliwatts, Absent) else milliwatts / 1000
 
-    def processes(self) -> dict[int, int | None] | Absent:
-        """Return pid -> bytes; None = the driver does not tell. A process that computes and draws counts once."""
+    def processes(self) -> dict[int, Listed] | Absent:
+        """Return what is listed by pid. A process that computes and draws counts once."""
         compute = self._listed("Compute")
         graphics = self._listed("Graphics")
         if isinstance(compute, Absent):
@@ -229,12 +245,12 @@ class GpuCalls:
         found = {pid: _percent(sample.smUtil) for pid, sample in newest.items()}
         return {pid: value for pid, value in found.items() if not isinstance(value, Absent)}
 
-    def _listed(self, kind: str) -> dict[int, int | None] | Absent:
+    def _listed(self, kind: str) -> dict[int, Listed] | Absent:
         newer, older = (f"nvmlDeviceGet{kind}RunningProcesses_{version}" for version in ("v3", "v2"))
         answer = self.first((newer, _plausible(_resized(binding(newer)))), (older, _resized(binding(older))))
         if isinstance(answer, Absent):
             return answer
-        return {int(entry.pid): _known_bytes(entry.usedGpuMemory) for entry in answer if entry.pid not in _NO_PIDS}
+        return {int(entry.pid): _entry(entry) for entry in answer if entry.pid not in _NO_PIDS}
 
     def first(self, *ways: tuple[str, Callable[[Handle], T]]) -> T | Absent:
         """Ask in the first way that this GPU supports. Raises GpuError, DriverError."""
@@ -263,6 +279,8 @@ def read_uuid(handle: Handle) -> str:
     """Return the GPU's identity. Raises GpuError, DriverError."""
     answer = ask(pynvml.nvmlDeviceGetUUID, handle)
     if not isinstance(answer, Absent):
+        if not told(str(answer)):
+            raise GpuError(AbsentReason.OUT_OF_RANGE)
         return str(answer)
     if answer.code in DRIVER_WIDE:
         raise DriverError(answer.code)
@@ -353,6 +371,12 @@ def _resized(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         return function(*arguments)
 
     return call
+
+
+def _entry(entry: Any) -> Listed:
+    places = (getattr(entry, name, None) for name in ("gpuInstanceId", "computeInstanceId"))
+    instances = (None if place is None or place == _NO_INSTANCE else int(place) for place in places)
+    return Listed(_known_bytes(entry.usedGpuMemory), *instances)
 
 
 def _known_bytes(value: int | None) -> int | None:

@@ -173,8 +173,16 @@ def _processes(gpu: GpuCalls) -> tuple[ProcessReading, ...] | Absent:
     idle = None if isinstance(busy, Absent) else 0.0
     shares = {} if isinstance(busy, Absent) else busy
     return tuple(
-        ProcessReading(pid, gpu.uuid, memory, shares.get(pid, idle), computes=pid not in gpu.drawing)
-        for pid, memory in sorted(listed.items())
+        ProcessReading(
+            pid,
+            gpu.uuid,
+            one.memory,
+            shares.get(pid, idle),
+            computes=pid not in gpu.drawing,
+            gpu_instance=one.gpu_instance,
+            compute_instance=one.compute_instance,
+        )
+        for pid, one in sorted(listed.items())
     )
 
 

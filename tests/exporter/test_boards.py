@@ -122,11 +122,11 @@ async def test_reasons_that_hold_the_clocks_are_told_apart_and_a_new_one_is_othe
     assert values(series, seconds) == [0.25, 5451.02]  # of the other reasons nothing is known
 
 
-async def test_board_power_is_there_once_however_many_instances_the_board_has(tmp_path: Path) -> None:  # X15
+async def test_x15_board_power_is_there_once_however_many_instances_the_board_has(tmp_path: Path) -> None:
     assert sum(values(await scraped(tmp_path, WHOLE), "aom_node_gpu_power_watts")) == 295.01
 
 
-async def test_memory_of_a_gpu_instance_is_counted_once_for_all_its_compute_instances(tmp_path: Path) -> None:  # X28
+async def test_x28_memory_of_a_gpu_instance_is_counted_once_for_all_its_compute_instances(tmp_path: Path) -> None:
     series = await scraped(tmp_path, WHOLE)
     assert sum(values(series, "aom_mig_gpu_memory_used_megabytes")) == 16960
     assert sum(values(series, "aom_mig_gpu_memory_capacity_megabytes")) == 137472
@@ -135,7 +135,7 @@ async def test_memory_of_a_gpu_instance_is_counted_once_for_all_its_compute_inst
     assert values(series, "aom_mig_gpu_info", mig_uuid="MIG-2-1", ci="1", gi="2") == [1]
 
 
-async def test_utilisation_of_a_split_gpu_is_absent_and_not_zero(tmp_path: Path) -> None:  # X14
+async def test_x14_utilisation_of_a_split_gpu_is_absent_and_not_zero(tmp_path: Path) -> None:
     series = await scraped(tmp_path, WHOLE)
     assert values(series, "aom_node_gpu_usage") == []
     assert not [name for name in names(series) if name.startswith("aom_mig") and name.endswith("gpu_usage")]

@@ -172,9 +172,19 @@ def _finish(device: dict[str, Any]) -> None:
         instance["uuid"] = f"MIG-{device['uuid']}/{instance['gpu_instance']}/{instance['compute_instance']}"
 
 
+_PLACES = {"GPU instance ID": "gpu_instance", "Compute instance ID": "compute_instance"}
+
+
 def _process(key: str, value: str, device: dict[str, Any], processes: list[dict[str, Any]]) -> None:
-    if key == "Process ID":
-        processes.append({"pid": int(value), "gpu_uuid": device["uuid"]})
+    # the instances stand before the process that runs in them
+    if key == "GPU instance ID":
+        processes.append({"gpu_uuid": device["uuid"]})
+    if key in _PLACES:
+        processes[-1][_PLACES[key]] = _number(value, 1)
+    elif key == "Process ID":
+        if not processes or "pid" in processes[-1]:
+            processes.append({"gpu_uuid": device["uuid"]})
+        processes[-1]["pid"] = int(value)
     elif key == "Name":
         processes[-1]["name"] = value
     elif key == "Used GPU Memory":

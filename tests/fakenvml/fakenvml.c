@@ -55,6 +55,8 @@ typedef struct {
     uint32_t sm_percent;
     uint32_t memory_percent;
     uint64_t sampled_us; /* 0: sampled at the moment of the call */
+    uint32_t gpu_instance;
+    uint32_t compute_instance;
     char name[256];      /* empty: of a process that the driver does not see */
 } Process;
 
@@ -544,7 +546,8 @@ static int put_processes(Handle device, int function, unsigned kind, unsigned *c
     for (unsigned i = 0, at = 0; i < device->process_count && at < found; i++) {
         const Process *process = &device->processes[i];
         if ((process->kinds & kind) == 0) continue;
-        WideProcessInfo entry = {{process->pid, process->memory_used, ~0u, ~0u}, 0};
+        WideProcessInfo entry = {{process->pid, process->memory_used, process->gpu_instance, process->compute_instance},
+                                 0};
         memcpy(list + width * at++, &entry, width);
     }
     return OK;

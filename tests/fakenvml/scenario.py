@@ -332,6 +332,8 @@ def _load_processes(fake: FakeDriver, at: int, forms: Sequence[Mapping[str, Any]
         process = device.processes[slot]
         process.pid, process.kinds = form["pid"], 1 if form.get("computes", True) else 2
         process.name = form.get("name", "").encode()
+        process.gpu_instance = _or(form.get("gpu_instance"), UNKNOWN_PERCENT)
+        process.compute_instance = _or(form.get("compute_instance"), UNKNOWN_PERCENT)
         process.memory_used = _or(form.get("memory_used_bytes"), UNKNOWN_BYTES)
         process.sm_percent, process.sampled_us = _or(form.get("utilization_percent"), 0), 0
     device.process_count = len(forms)

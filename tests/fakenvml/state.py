@@ -133,6 +133,8 @@ class Process(ctypes.Structure):
         ("sm_percent", _u32),
         ("memory_percent", _u32),
         ("sampled_us", _u64),
+        ("gpu_instance", _u32),
+        ("compute_instance", _u32),
         ("name", ctypes.c_char * 256),
     )
 

@@ -111,12 +111,12 @@ def test_every_number_of_every_capture_comes_through_the_driver_as_it_was(
 
 
 @pytest.mark.parametrize(("moment", "watts", "used"), [("load", 294.94, 16960)])
-def test_the_sums_over_a_split_h200_are_those_of_the_board(
+def test_x14_x15_x28_the_sums_over_a_split_h200_are_those_of_the_board(
     moment: str, watts: float, used: int, shared_data: Path, fake: FakeDriver, exporter: Any
-) -> None:  # X14, X15, X28
+) -> None:
     text = (shared_data / "gpu-smi-captures" / f"{CAPTURES[1]}.txt").read_text()
     load(fake, form(section(text, f"{moment} :: query (-q)")))
-    lines = exporter("--poll-seconds", "0.1", "--stale-polls", "100").text().splitlines()
+    lines = exporter("--poll-seconds", "0.1", "--stale-polls", "100", "--process-series").text().splitlines()
 
     def numbers(family: str) -> list[float]:
         return [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(family + "{")]
@@ -126,3 +126,6 @@ def test_the_sums_over_a_split_h200_are_those_of_the_board(
     assert sum(numbers("aom_mig_gpu_memory_capacity_megabytes")) == 137472
     assert len(numbers("aom_mig_gpu_info")) == 5
     assert numbers("aom_node_gpu_usage") == []
+    of_processes = [line for line in lines if line.startswith("aom_process_gpu_memory_used_megabytes{")]
+    assert all(',gi="2",ci="1",' in line for line in of_processes)
+    assert sorted(numbers("aom_process_gpu_memory_used_megabytes")) == [1170, 2194, 13526]

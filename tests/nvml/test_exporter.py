@@ -62,7 +62,9 @@ def test_it_ends_within_two_seconds_when_everything_hangs(fake: FakeDriver, expo
     assert program.process.wait(timeout=2) == 0
 
 
-def test_fifty_scrapes_at_once_ask_the_driver_nothing(fake: FakeDriver, exporter: Any) -> None:
+def test_x07_fifty_scrapes_at_once_ask_the_driver_nothing_and_no_two_calls_meet_on_a_handle(
+    fake: FakeDriver, exporter: Any
+) -> None:
     load(fake, gpus(8, utilization_percent=42))
     for device in fake.state.devices:
         device.latency_us = 2000
@@ -98,7 +100,7 @@ def test_a_driver_that_comes_later_is_picked_up(
     program.wait_for(lambda: usage(program) == {uuid(0): 5, uuid(1): 5})
 
 
-def test_a_driver_upgrade_withdraws_all_values_until_it_is_done(fake: FakeDriver, exporter: Any) -> None:
+def test_x04_a_driver_upgrade_withdraws_all_values_until_it_is_done(fake: FakeDriver, exporter: Any) -> None:
     load(fake, gpus(2, utilization_percent=5))
     program: Exporter = exporter(*PERIOD)
     pid = program.process.pid
@@ -113,7 +115,7 @@ def test_a_driver_upgrade_withdraws_all_values_until_it_is_done(fake: FakeDriver
     assert fake.state.shutdowns_while_busy == 0
 
 
-def test_after_a_new_library_it_is_a_new_program_in_the_same_process(
+def test_x04_after_a_new_library_it_is_a_new_program_in_the_same_process(
     fake: FakeDriver, exporter: Any, libraries: dict[str, Path], tmp_path: Path
 ) -> None:
     load(fake, gpus(1, temperature_celsius=41))
@@ -136,7 +138,7 @@ def test_after_a_new_library_it_is_a_new_program_in_the_same_process(
     assert program.process.pid == pid
 
 
-def test_what_a_card_does_not_support_is_absent_and_not_an_error(fake: FakeDriver, exporter: Any) -> None:
+def test_x08_what_a_card_does_not_support_is_absent_and_not_an_error(fake: FakeDriver, exporter: Any) -> None:
     load(fake, gpus(2, power_watts=None))
     program: Exporter = exporter("--poll-seconds", "0.05", "--stale-polls", "400")
     fake.fail(1, "nvmlDeviceGetUtilizationRates", NOT_SUPPORTED)

@@ -76,7 +76,7 @@ def test_a_hung_and_a_lost_gpu_cost_only_themselves(fake: Fake, reader: Any) -> 
     assert fake.overlaps == 0
 
 
-def test_a_hung_call_is_the_only_one_on_its_handle(fake: Fake, reader: Any) -> None:
+def test_x07_a_hung_call_is_the_only_one_on_its_handle(fake: Fake, reader: Any) -> None:
     load(fake, gpus(2))
     fake.hang(0, POWER)
     process: Reader = reader(deadline_seconds=SHORT)
@@ -237,7 +237,7 @@ def test_a_removal_beside_a_hung_gpu_moves_indices_but_no_values(fake: Fake, rea
     assert fake.overlaps == 0
 
 
-def test_another_order_of_the_cards_swaps_no_values(fake: Fake, reader: Any) -> None:
+def test_x22_another_order_of_the_cards_swaps_no_values(fake: Fake, reader: Any) -> None:
     first = gpus(2)
     first["devices"][1]["utilization_percent"] = 80
     load(fake, first)
@@ -327,7 +327,9 @@ def test_a_driver_that_is_not_there_is_not_asked_at_each_poll(fake: Fake, reader
     assert fake.calls(None, INIT) == 1
 
 
-def test_a_driver_upgrade_under_way_withdraws_the_gpus_and_ends_in_the_same_process(fake: Fake, reader: Any) -> None:
+def test_x04_a_driver_upgrade_under_way_withdraws_the_gpus_and_ends_in_the_same_process(
+    fake: Fake, reader: Any
+) -> None:
     load(fake, gpus(2))
     process: Reader = reader(**SOON)
     process.read()
@@ -346,7 +348,7 @@ def test_a_driver_upgrade_under_way_withdraws_the_gpus_and_ends_in_the_same_proc
     assert fake.state.shutdowns_while_busy == 0
 
 
-def test_a_library_that_was_replaced_asks_for_a_new_process(
+def test_x04_a_library_that_was_replaced_asks_for_a_new_process(
     fake: Fake, reader: Any, libraries: dict[str, Path], tmp_path: Path
 ) -> None:
     load(fake, gpus(1))

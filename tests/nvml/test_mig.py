@@ -44,7 +44,7 @@ def until(process: Reader, holds: Callable[[dict[str, GpuReading]], bool]) -> di
     return readings
 
 
-def test_gaps_between_the_slots_hide_no_instance(fake: FakeDriver, reader: Any) -> None:  # X16
+def test_x16_gaps_between_the_slots_hide_no_instance(fake: FakeDriver, reader: Any) -> None:
     split(fake, 8, instance(0, 1, 0), instance(3, 2, 0))
     readings = reader().read()[0].values()
     assert sum(len(reading.mig) for reading in readings) == 16
@@ -52,9 +52,9 @@ def test_gaps_between_the_slots_hide_no_instance(fake: FakeDriver, reader: Any) 
 
 
 @pytest.mark.parametrize("flavour", ["current", "r470"])
-def test_a_split_gpu_has_instances_with_memory_and_no_utilisation(
+def test_x14_a_split_gpu_has_instances_with_memory_and_no_utilisation(
     flavour: str, fake: FakeDriver, reader: Any
-) -> None:  # X14
+) -> None:
     split(fake, 1, instance(0, 2, 0, "1c.4g.71gb"), instance(1, 2, 1, "2c.4g.71gb"), instance(4, 9, 0))
     process: Reader = reader(flavour)
     reading = process.read()[0][uuid(0)]
@@ -201,7 +201,7 @@ def listening(fake: FakeDriver, process: Reader, count: int) -> None:
     until(process, lambda _: all(fake.calls(at, "nvmlDeviceRegisterEvents") for at in range(count)))
 
 
-def test_each_xid_is_counted_with_its_last_time_and_stays_no_longer_than_the_process(  # X26
+def test_x26_each_xid_is_counted_with_its_last_time_and_stays_no_longer_than_the_process(
     fake: FakeDriver, reader: Any
 ) -> None:
     load(fake, gpus(2))

@@ -1,7 +1,8 @@
 """Workload decisions per second on one core: the pure function alone, no I/O, no status, no JSON.
 
 Isolates: controller.core.decide on prepared observations, memory passed on from decision to decision as in operation.
-Bar: 25,000 decisions/s/core on the usual case (one GPU metric, four ready pods, behavior absent).
+Bar: 25,000 decisions/s/core on the usual case (one GPU metric, four ready pods, behavior absent); --smoke checks the
+decisions and judges no time.
 """
 
 import math
@@ -94,7 +95,7 @@ def main() -> int:
         print(f"{name:40} {rate:17,.0f} {1e6 / rate:8.1f}")
     usual = next(iter(best.values()))
     print(f"bar {BAR_PER_SECOND:,}/s on the first case: {'reached' if usual >= BAR_PER_SECOND else 'MISSED'}")
-    return 0 if usual >= BAR_PER_SECOND else 1
+    return int(usual < BAR_PER_SECOND and "--smoke" not in sys.argv[1:])
 
 
 if __name__ == "__main__":

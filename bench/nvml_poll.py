@@ -73,7 +73,7 @@ Measured = tuple[dict[str, float], dict[str, float]]
 
 
 def measure(flavour: str, detailed: str) -> Measured:
-    """Return cost and calls of a poll; slow readings come by the count of polls, so that a busy machine counts alike."""
+    """Return cost and calls of a poll; slow readings come by number of polls: a busy machine counts the same."""
     quick, slow = (run(flavour, detailed, slow_seconds) for slow_seconds in (NEVER_SECONDS, 0.0))
     cost, calls = (
         {name: (a.get(name, 0) * (SLOW_ONE_IN - 1) + b.get(name, 0)) / SLOW_ONE_IN for name in a | b}

@@ -6,12 +6,13 @@ exist, or belongs to somebody else; so nothing is read unless this /proc is know
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 KERNEL_THREADS = "kthreadd"
 """Process 2 of a machine, and of no other pid namespace."""
+_CHUNK_BYTES = 4096
 
 _UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
 # .../kubepods-burstable-podUID.slice/cri-containerd-ID.scope, .../podUID/ID, podUID.slice:crio:ID; all nested or not
@@ -41,6 +42,9 @@ class Named:
     pod_uid: str
 
 
+NOBODY_KNOWN: Mapping[str, Named] = {}
+
+
 def parse_cgroup(text: str) -> tuple[Place, ...]:
     """PURE: read /proc/PID/cgroup, v1 or v2, of containerd, cri-o and docker. Outermost first where pods are nested."""
     found = (Place(_dashed(match["uid"]), match["id"]) for match in _POD_AND_CONTAINER.finditer(text))
@@ -57,7 +61,7 @@ def is_host_proc(proc: Path) -> bool:
 
 def places(proc: Path, pids: Iterable[int]) -> dict[int, tuple[Place, ...] | None]:
     """Where each process runs: () = in no pod, None = there is no such process."""
-    return {pid: None if (text := _cgroup(proc / str(pid))) is None else parse_cgroup(text) for pid in pids}
+    return {pid: None if (text := _cgroup(f"{proc}/{pid}")) is None else parse_cgroup(text) for pid in pids}
 
 
 def process_names(proc: Path, pids: Iterable[int]) -> dict[int, str]:
@@ -66,7 +70,7 @@ def process_names(proc: Path, pids: Iterable[int]) -> dict[int, str]:
     Not its command line: the kernel answers for that only while the process's memory is not locked, as it may be by
     a driver's call that hangs.
     """
-    found = {pid: _comm(proc / str(pid)) for pid in pids}
+    found = {pid: _comm(f"{proc}/{pid}") for pid in pids}
     return {pid: name for pid, name in found.items() if name}
 
 
@@ -75,22 +79,28 @@ def live_pods(proc: Path) -> frozenset[str]:
     return frozenset(_dashed(match["uid"]) for text in _all_cgroups(proc) for match in _POD.finditer(text))
 
 
-def container_names(directory: Path) -> dict[str, Named]:
+def container_names(directory: Path, known: Mapping[str, Named] = NOBODY_KNOWN) -> dict[str, Named]:
     """Id of a container -> its names, from the names of the links in /var/log/containers; no log is opened.
 
-    Raises OSError if the directory can't be listed.
+    known: what was found before. An id is never given again, so whose it is stays. Raises OSError if the directory
+    can't be listed.
     """
     found: dict[str, Named] = {}
     with os.scandir(directory) as entries:
         for entry in entries:
             if match := _LOG.fullmatch(entry.name):
-                found[match["id"]] = Named(match["namespace"], match["pod"], match["container"], _uid_of(entry.path))
+                before = known.get(match["id"])
+                found[match["id"]] = before if before and before.pod_uid else _named(match, entry.path)
     return found
+
+
+def _named(match: re.Match[str], link: str) -> Named:
+    return Named(match["namespace"], match["pod"], match["container"], _uid_of(link))
 
 
 def _uid_of(link: str) -> str:
     try:
-        match = _LOG_TARGET.search(str(Path(link).readlink()))
+        match = _LOG_TARGET.search(os.readlink(link))  # noqa: PTH115 - no Path is made for each container
     except OSError:
         return ""
     return _dashed(match["uid"]) if match else ""
@@ -103,20 +113,28 @@ def _dashed(uid: str) -> str:
 def _all_cgroups(proc: Path) -> Iterator[str]:
     with os.scandir(proc) as entries:
         for entry in entries:
-            if entry.name.isdecimal() and (text := _cgroup(Path(entry.path))):
+            if entry.name.isdecimal() and (text := _cgroup(entry.path)):
                 yield text
 
 
-def _comm(process: Path) -> str:
-    try:
-        # the name itself may hold a newline, or no text at all
-        return (process / "comm").read_bytes().decode(errors="replace").removesuffix("\n")
-    except OSError:
-        return ""
+def _comm(process: str) -> str:
+    # the name itself may hold a newline, or no text at all
+    return (_read(f"{process}/comm") or "").removesuffix("\n")
 
 
-def _cgroup(process: Path) -> str | None:
+def _cgroup(process: str) -> str | None:
+    return _read(f"{process}/cgroup")
+
+
+def _read(file: str) -> str | None:
+    """Read one of the kernel's small files; None = it is not there. Path and open() cost five times the reading."""
     try:
-        return (process / "cgroup").read_text(errors="replace")
+        handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        return b"".join(iter(lambda: os.read(handle, _CHUNK_BYTES), b"")).decode(errors="replace")
+    except OSError:
+        return None
+    finally:
+        os.close(handle)

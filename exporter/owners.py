@@ -56,6 +56,7 @@ class ProcessOwners:
         self._deadline = deadline_seconds
         self._names_wanted = names_wanted
         self._running: asyncio.Future[Matched] | None = None
+        self._names: Mapping[str, Named] = {}
         self._live: frozenset[str] = frozenset()
         self._ended: frozenset[str] = frozenset()
         self._polls_to_scan = 0
@@ -82,7 +83,7 @@ class ProcessOwners:
         where = places(self._proc, pids)
         called = process_names(self._proc, pids) if self._names_wanted else {}
         try:
-            names = container_names(self._logs)
+            names = self._names = container_names(self._logs, self._names)
         except OSError as error:
             message = f"{self._logs}: {error.strerror}: mount it to tell processes by container, and pods that ended"
             state = SourceState(up=False, reason="no_container_names", message=message)

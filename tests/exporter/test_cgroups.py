@@ -100,3 +100,18 @@ def test_names_come_from_the_links_and_no_log_is_opened(tmp_path: Path) -> None:
         container_id("a"): Named("ml", "llm-0", "side-car", UID),
         ID: Named("ml", "plain", "main", ""),
     }
+
+
+def test_what_is_known_of_a_container_is_not_asked_again_until_it_is_whole(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.named("llm-0", UID, "a")
+    link = host.logs / f"plain_ml_main-{ID}.log"
+    link.write_text("x")
+    known = container_names(host.logs)
+    link.unlink()
+    link.symlink_to(f"/var/log/pods/ml_plain_{UID}/main/0.log")
+    again = container_names(host.logs, known)
+    assert again[container_id("a")] is known[container_id("a")]
+    assert again[ID] == Named("ml", "plain", "main", UID)
+    (host.logs / f"llm-0_ml_main-{container_id('a')}.log").unlink()
+    assert set(container_names(host.logs, again)) == {ID}, "nothing is kept of what is gone"

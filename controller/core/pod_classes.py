@@ -130,8 +130,12 @@ def starting(pod: Pod, rules: GpuRules, now: float) -> bool:
 
     The time runs from when it stopped being ready, so that a restarted container gets its model loaded again.
     """
-    known = [at for at in (pod.created_at, pod.started_at, pod.ready_changed_at) if at is not None]
-    return not known or now - max(known) < rules.max_startup_seconds
+    since = pod.created_at
+    if pod.started_at is not None and (since is None or pod.started_at > since):
+        since = pod.started_at
+    if pod.ready_changed_at is not None and (since is None or pod.ready_changed_at > since):
+        since = pod.ready_changed_at
+    return since is None or now - since < rules.max_startup_seconds
 
 
 def warming_pod(pod: Pod, rules: GpuRules, now: float) -> bool:

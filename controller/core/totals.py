@@ -5,7 +5,6 @@ and target has its own rule in the HPA: which size a tolerance is tested with, w
 """
 
 import math
-from dataclasses import replace
 
 from controller.core import words
 from controller.core.arithmetic import INT64_MAX, ceil32, ratio
@@ -45,9 +44,9 @@ def total_by_gpu_rules(
     if observation.replicas == 0 or trace.outcome is Reason.WITHIN_TOLERANCE:
         return trace
     pods = observation.pods
-    warming = tuple(pod.name for pod in pods if warming_pod(pod, rules, now))
-    broken = tuple(pod.name for pod in pods if broken_pod(pod, rules, now))
-    ready = sum(1 for pod in pods if serves(pod) and not ended(pod) and not pod.crashing)
+    warming = tuple([pod.name for pod in pods if warming_pod(pod, rules, now)])
+    broken = tuple([pod.name for pod in pods if broken_pod(pod, rules, now)])
+    ready = len([pod for pod in pods if serves(pod) and not ended(pod) and not pod.crashing])
     course = along_the_ratio(
         trace.ratio or 0.0,
         trace.proposal or 0,
@@ -57,11 +56,17 @@ def total_by_gpu_rules(
         broken=len(broken),
         warming_is_load=metric.target_type is TargetType.VALUE,
     )
-    return replace(
-        trace,
+    # written out, because dataclasses.replace takes a tenth of the whole decision
+    return MetricTrace(
+        metric=trace.metric,
+        target=trace.target,
+        current=trace.current,
+        ratio=trace.ratio,
+        proposal=course.proposal,
+        total=trace.total,
+        average=trace.average,
         warming=warming,
         broken=broken,
-        proposal=course.proposal,
         needed=course.needed,
         outcome=course.outcome,
     )

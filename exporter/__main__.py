@@ -101,8 +101,12 @@ def _owners(settings: Settings) -> ProcessOwners | None:
 
 
 def _system_memory(settings: Settings) -> SystemMemory | None:
+    fallback = settings.unified_memory_from_system
+    # a simulated GPU has another machine's memory
+    if settings.simulate and not fallback:
+        return None
     # the sizes are the machine's in every /proc, so that turning the host's processes off costs none of them
-    return SystemMemory(Path(settings.proc or "/proc")) if settings.unified_memory_from_system else None
+    return SystemMemory(Path(settings.proc or "/proc"), fallback=fallback)
 
 
 async def once(settings: Settings, source: Source, allocations: AllocationSource) -> int:

@@ -188,6 +188,10 @@ class GpuReading:
     """How long this GPU's reading took."""
 
 
+MEMORY_FIELDS = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
+"""The amounts of memory that a GPU has, by their fields."""
+
+
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """What one container holds: ids as the kubelet lists them (GPU-..., MIG-..., GPU-...::2).

@@ -18,6 +18,7 @@ from typing import Any
 from exporter.checked import Checked
 from exporter.details import DetailReading
 from exporter.readings import (
+    MEMORY_FIELDS,
     AbsentReason,
     Allocation,
     ClocksEventReading,
@@ -199,9 +200,9 @@ def parse(content: bytes) -> World:
 
 
 def _device(item: Checked, position: int, processes: Sequence[ProcessReading] | None) -> GpuReading:
-    item.only("uuid", "index", "name", "fault", *_BYTES, *_NUMBERS, *_SCALARS, *_NESTED)
+    item.only("uuid", "index", "name", "fault", *MEMORY_FIELDS, *_NUMBERS, *_SCALARS, *_NESTED)
     identity = (item.text("uuid"), item.whole("index", position) or 0, item.text("name", "GPU"))
-    sizes = {field: item.whole(field, None) for field in _BYTES}
+    sizes = {field: item.whole(field, None) for field in MEMORY_FIELDS}
     numbers = {field: item.number(field) for field in _NUMBERS}
     further = item.typed(GpuReading, *_SCALARS) | _nested(item)
     if fault := item.reason("fault"):
@@ -222,7 +223,7 @@ def _device(item: Checked, position: int, processes: Sequence[ProcessReading] | 
 def _absent(fields: dict[str, Any], *, unified: bool) -> dict[str, AbsentReason]:
     of_memory = AbsentReason.UNIFIED_MEMORY if unified else AbsentReason.NOT_SUPPORTED
     return {
-        field: of_memory if field in _BYTES else AbsentReason.NOT_SUPPORTED
+        field: of_memory if field in MEMORY_FIELDS else AbsentReason.NOT_SUPPORTED
         for field, value in fields.items()
         if value is None
     }
@@ -278,7 +279,6 @@ def _references(gpus: Sequence[GpuReading], processes: Sequence[ProcessReading],
 
 
 _PLACE = ("gpu_instance", "compute_instance")
-_BYTES = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
 _NUMBERS = ("utilization_percent", "memory_utilization_percent", "temperature_celsius", "power_watts")
 _NESTED = ("ecc", "repair", "clocks_event", "nvlinks", "xids", "mig", "details", "facts")
 _NOT_SIMULATED = {"uuid", "index", "name", "processes", "fault", "absent", "read_seconds"}
@@ -286,5 +286,5 @@ _NOT_SIMULATED = {"uuid", "index", "name", "processes", "fault", "absent", "read
 _SCALARS = tuple(
     field.name
     for field in dataclasses.fields(GpuReading)
-    if field.name not in {*_BYTES, *_NUMBERS, *_NESTED, *_NOT_SIMULATED}
+    if field.name not in {*MEMORY_FIELDS, *_NUMBERS, *_NESTED, *_NOT_SIMULATED}
 )

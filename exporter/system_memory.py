@@ -1,7 +1,8 @@
-"""The machine's memory as that of a GPU which has none of its own, where a setting asks for it.
+"""The machine's memory beside that of a GPU which has none of its own.
 
-Why it exists: of a chip with unified memory the driver tells no total, and a policy that works with percentages needs
-one. What is used is still only what the GPU's processes hold: the host's own use is never sold as the GPU's.
+Why it exists: some drivers sell the machine's memory, and the host's use of it, as such a chip's; that is taken away.
+Others tell nothing, and a policy that works with percentages needs a total: where a setting asks for it, it is the
+machine's, while what is used is still only what the GPU's processes hold.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ from typing import Any
 
 from exporter.believable import PIB, sum_known
 from exporter.cgroups import is_host_proc
-from exporter.readings import GpuReading
+from exporter.readings import MEMORY_FIELDS, AbsentReason, GpuReading
 
 log = logging.getLogger("exporter.system_memory")
 
@@ -29,10 +30,16 @@ class Memory:
 
 
 class SystemMemory:
-    """Reads ``meminfo`` in a /proc; any will do for the sizes, only the host's for the processes."""
+    """Reads ``meminfo`` in a /proc; any will do for the sizes, only the host's for the processes.
 
-    def __init__(self, proc: Path) -> None:
+    fallback: whether a GPU without memory of its own is given the machine's. Without it this only takes away what a
+    driver sells as the GPU's.
+    """
+
+    def __init__(self, proc: Path, *, fallback: bool) -> None:
         self._proc = proc
+        self._fallback = fallback
+        self._machine: int | None = None
         self._told = ""
 
     def fill(self, gpus: tuple[GpuReading, ...]) -> tuple[GpuReading, ...]:
@@ -40,27 +47,47 @@ class SystemMemory:
 
         Two such GPUs of one machine share its memory: each with all of it would make every sum wrong, so none gets it.
         """
+        if not gpus:
+            return gpus
+        gpus = tuple(self._unsold(gpu) for gpu in gpus)
+        if not self._fallback:
+            return gpus
         unified = [gpu for gpu in gpus if gpu.memory_unified and gpu.fault is None]
         if len(unified) != 1:
             self._tell(f"{len(unified)} GPUs share the machine's memory; none is given it" if unified else "")
             return gpus
         memory = self._read()
-        if memory is None:
+        if isinstance(memory, str):
+            self._tell(memory)
             return gpus
+        self._tell("")
         filled = of_machine(unified[0], memory, all_seen=is_host_proc(self._proc))
         return tuple(filled if gpu is unified[0] else gpu for gpu in gpus)
 
-    def _read(self) -> Memory | None:
+    def _unsold(self, gpu: GpuReading) -> GpuReading:
+        """Take away memory that is the machine's to the byte: some drivers answer so for a chip without its own."""
+        if gpu.memory_total_bytes is None or gpu.memory_total_bytes != self._machine_bytes() or gpu.mig_enabled:
+            return gpu
+        nothing: dict[str, Any] = dict.fromkeys(MEMORY_FIELDS)
+        absent = {**gpu.absent, **dict.fromkeys(MEMORY_FIELDS, AbsentReason.UNIFIED_MEMORY)}
+        return dataclasses.replace(gpu, **nothing, memory_unified=True, absent=absent)
+
+    def _machine_bytes(self) -> int:
+        """Return MemTotal, which a machine keeps; 0 = not known."""
+        if self._machine is None:
+            memory = self._read()
+            self._machine = 0 if isinstance(memory, str) else memory.total
+        return self._machine
+
+    def _read(self) -> Memory | str:
+        """Return the sizes, or why there are none."""
         path = self._proc / "meminfo"
         try:
             # anything but a file, such as a pipe, could keep the poll waiting for ever
             text = path.read_text(errors="replace") if path.is_file() else ""
         except OSError as error:
-            self._tell(f"{path}: {error.strerror}")
-            return None
-        memory = parse_meminfo(text)
-        self._tell("" if memory else f"{path} has no believable MemTotal and MemAvailable")
-        return memory
+            return f"{path}: {error.strerror}"
+        return parse_meminfo(text) or f"{path} has no believable MemTotal and MemAvailable"
 
     def _tell(self, fault: str) -> None:
         if fault and fault != self._told:

@@ -17,9 +17,9 @@ from exporter.nvml.boards import Board
 from exporter.nvml.calls import Absent, GpuCalls
 from exporter.nvml.driver import Driver
 from exporter.nvml.events import XidWatch
-from exporter.nvml.unified import MEMORY, is_unified
+from exporter.nvml.unified import is_unified
 from exporter.nvml.workers import Worker
-from exporter.readings import AbsentReason, GpuReading, ProcessReading, SourceState
+from exporter.readings import MEMORY_FIELDS, AbsentReason, GpuReading, ProcessReading, SourceState
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ def read_gpu(gpu: GpuCalls, board: Board, xids: XidWatch, identity: _Identity, s
         put(field_name, value)
     if is_unified(gpu, absent, values.get("processes"), split=split):
         values["memory_unified"] = True
-        absent.update(dict.fromkeys(MEMORY, AbsentReason.UNIFIED_MEMORY))
+        absent.update(dict.fromkeys(MEMORY_FIELDS, AbsentReason.UNIFIED_MEMORY))
     return GpuReading(
         gpu.uuid, identity.index, identity.name, absent=absent, read_seconds=time.monotonic() - started, **values
     )

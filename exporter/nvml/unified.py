@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping
 import pynvml
 
 from exporter.nvml.calls import Absent, GpuCalls, binding
-from exporter.readings import AbsentReason, ProcessReading
+from exporter.readings import MEMORY_FIELDS, AbsentReason, ProcessReading
 
-MEMORY = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
 # a board with memory of its own has a window to it; a chip without has neither
-_UNTOLD = (*MEMORY, "bar1_total_bytes")
+_UNTOLD = (*MEMORY_FIELDS, "bar1_total_bytes")
 _CALL = "nvmlDeviceGetAddressingMode"
 _ATS = getattr(pynvml, "NVML_DEVICE_ADDRESSING_MODE_ATS", 2)
 

@@ -155,7 +155,7 @@ async def test_x09_a_simulated_chip_without_memory_of_its_own_has_none_made_up(t
     assert values(series, "aom_container_gpu_memory_used_megabytes", pod="p") == [1200]
     assert values(series, "aom_node_gpu_info", unified="true") == [1]
     assert values(series, "gpuscale_gpu_capability", field="memory_total_bytes", reason="unified_memory") == [0]
-    asked = Poller(source, source, "n1", 1, system_memory=SystemMemory(tmp_path))
+    asked = Poller(source, source, "n1", 1, system_memory=SystemMemory(tmp_path, fallback=True))
     filled = read((await asked.poll()).fresh.plain.decode())
     assert values(filled, "aom_node_gpu_memory_capacity_megabytes") == [pytest.approx(124610.1, abs=0.05)]
     assert values(filled, "aom_node_gpu_memory_used_megabytes") == [1200]

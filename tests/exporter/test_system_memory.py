@@ -56,7 +56,7 @@ def test_without_a_readable_meminfo_the_chip_stays_as_it_was_and_that_is_told_on
 ) -> None:
     if text is not None:
         (tmp_path / "meminfo").write_text(text)
-    source = SystemMemory(tmp_path)
+    source = SystemMemory(tmp_path, fallback=True)
     for _ in range(3):
         assert source.fill((chip(),)) == (chip(),)
     assert len(caplog.records) == 1
@@ -65,20 +65,40 @@ def test_without_a_readable_meminfo_the_chip_stays_as_it_was_and_that_is_told_on
 
 def test_a_pipe_in_place_of_meminfo_is_never_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "meminfo")
-    assert SystemMemory(tmp_path).fill((chip(),)) == (chip(),)
+    assert SystemMemory(tmp_path, fallback=True).fill((chip(),)) == (chip(),)
+
+
+def test_a_board_of_another_size_than_the_machine_is_left_alone(proc: Path) -> None:
+    machine = 127600748 * 1024
+    boards = tuple(gpu(f"GPU-{n}", memory_total_bytes=machine + n) for n in (-1024, 1024))
+    assert SystemMemory(proc, fallback=True).fill(boards) == boards
+
+
+def test_a_total_that_is_the_machines_is_no_total_of_a_gpu(proc: Path) -> None:
+    board = gpu(memory_total_bytes=127600748 * 1024, memory_used_bytes=8822 * MIB)
+    (withdrawn,) = SystemMemory(proc, fallback=False).fill((board,))
+    assert withdrawn == chip()
+
+
+def test_without_the_fallback_nothing_is_given_and_a_meminfo_that_is_not_there_is_no_complaint(
+    proc: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert SystemMemory(proc, fallback=False).fill((chip(),)) == (chip(),)
+    assert SystemMemory(proc / "nowhere", fallback=False).fill((gpu(),)) == (gpu(),)
+    assert caplog.records == []
 
 
 def test_two_chips_that_share_one_memory_get_none_of_it_so_that_sums_stay_true(
     proc: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     both = (chip("GPU-a"), chip("GPU-b"))
-    assert SystemMemory(proc).fill(both) == both
+    assert SystemMemory(proc, fallback=True).fill(both) == both
     assert "2 GPUs share" in caplog.text
 
 
 def test_a_chip_that_cannot_be_read_gets_no_values(proc: Path) -> None:
     lost = GpuReading("GPU-a", 0, "NVIDIA GB10", fault=AbsentReason.LOST, memory_unified=True)
-    assert SystemMemory(proc).fill((lost,)) == (lost,)
+    assert SystemMemory(proc, fallback=True).fill((lost,)) == (lost,)
 
 
 def test_a_simulated_chip_says_why_its_memory_is_absent() -> None:

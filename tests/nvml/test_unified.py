@@ -151,6 +151,18 @@ def test_x09_with_the_hosts_processes_each_container_has_its_own_part(fake: Fake
     assert megabytes(page(), "container") == {"used_megabytes": 1200}
 
 
+def test_x09_a_driver_that_sells_the_machines_memory_as_the_chips_is_not_believed(fake: FakeDriver, page: Any) -> None:
+    """Kind: the host's use sold as the GPU's, here by the driver itself: MemTotal, and what everybody uses of it."""
+    total, available = 127600748 * 1024, 118566368 * 1024
+    sold = {"memory_total_bytes": total, "memory_used_bytes": total - available, "memory_reserved_bytes": 0}
+    load(fake, gpus(1, name="NVIDIA GB10", **sold) | {"processes": gb10(700, 500)["processes"]})
+    series = page()
+    assert megabytes(series, "node") == {}
+    assert megabytes(series, "container") == {"used_megabytes": 1200}
+    assert values(series, "aom_node_gpu_info", unified="true") == [1]
+    assert values(series, "gpuscale_gpu_capability", field="memory_used_bytes", reason="unified_memory") == [0]
+
+
 class TestWhoIsCalledUnified:
     """Several facts must agree, and one against it decides."""
 

@@ -219,6 +219,24 @@ async def test_a_token_that_stays_refused_is_read_again_and_again_and_kopf_lives
     assert api.count("GET", POOL.path()) == 1, "Kopf neither ended nor closed its session"
 
 
+async def test_kopf_that_asks_again_gets_a_session_of_its_own_after_a_growing_pause(
+    cluster: Cluster, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("controller.handlers.asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": pause}))
+    shell = Shell(cluster, registry, clock=lambda: 0.0)
+    logins = [await shell._login() for _ in range(4)]
+    assert len({id(login.aiohttp_session) for login in logins}) == 4
+    assert pauses == sorted(pauses)
+    assert len(pauses) == 3, "none before the first"
+    for login in logins:
+        await login.aiohttp_session.close()
+
+
 def test_kopf_never_runs_out_of_patience() -> None:
     pauses = _settings().networking.error_backoffs
     assert not hasattr(pauses, "__len__")

@@ -133,7 +133,12 @@ def _read(file: str) -> str | None:
     except OSError:
         return None
     try:
-        return b"".join(iter(lambda: os.read(handle, _CHUNK_BYTES), b"")).decode(errors="replace")
+        found = part = os.read(handle, _CHUNK_BYTES)
+        # the kernel makes such a file in one piece: what did not fill the buffer was all of it
+        while len(part) == _CHUNK_BYTES:
+            part = os.read(handle, _CHUNK_BYTES)
+            found += part
+        return found.decode(errors="replace")
     except OSError:
         return None
     finally:

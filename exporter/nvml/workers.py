@@ -48,7 +48,12 @@ class Worker:
         self._busy_since = time.monotonic()
         self._start()
         self._jobs.put(lambda: self._do(job, loop, answer))
-        return await asyncio.wait_for(answer, deadline_seconds)
+        # a timer on the answer itself: asyncio.wait_for would make three more objects for each GPU and poll
+        late = loop.call_later(deadline_seconds, _settle, answer, None, TimeoutError(f"{self._name}: no answer yet"))
+        try:
+            return await answer
+        finally:
+            late.cancel()
 
     def stop(self) -> None:
         """Let the thread end after its present job; does not wait for it."""

@@ -3,14 +3,27 @@
 import gzip
 import os
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from exporter import catalogue
-from exporter.exposition import REMEMBERED_PAGES, Demand, Families, Renderer, Texts, escape_label, finish
+from exporter.exposition import (
+    OPENMETRICS_END,
+    REMEMBERED_PAGES,
+    Demand,
+    Families,
+    Renderer,
+    Texts,
+    escape_label,
+    finish,
+)
 from exporter.holdings import held_at
 from exporter.process_metrics import ProcessMetrics
 from exporter.readings import AbsentReason, GpuReading, Snapshot, SourceState
@@ -73,6 +86,22 @@ def test_both_parsers_read_the_same_values_from_both_formats() -> None:
     body = finish(texts)
     assert read(body.plain.decode()) == read_openmetrics(body.openmetrics.decode())
     assert len(read(body.plain.decode())) > 60
+
+
+def test_our_own_metrics_are_what_prometheus_client_would_write_in_either_format() -> None:
+    class Still:
+        """A process that does not change between two looks."""
+
+        found = tuple(ProcessMetrics()._registry.collect())
+
+        def collect(self) -> Iterable[Metric]:
+            return self.found
+
+    ours = ProcessMetrics()
+    ours._registry = Still()  # type: ignore[assignment]
+    texts = ours.render()
+    assert texts.plain.encode() == generate_latest(Still())
+    assert (texts.openmetrics + OPENMETRICS_END).encode() == generate_openmetrics(Still())  # type: ignore[no-untyped-call]
 
 
 def test_the_compressed_forms_hold_the_same_bytes() -> None:

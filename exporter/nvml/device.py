@@ -27,6 +27,7 @@ UNKNOWN_UUID = "unknown-index-{:d}"
 """Identity of a GPU that the driver lists but that has not told its UUID since the exporter started."""
 _CLOSE_SECONDS = 0.5
 _QUIET_SECONDS = 0.4
+_HEAD_START_SECONDS = 0.002
 _ALL_REFUSED = SourceState(
     up=True,
     reason="all_gpus_fail",
@@ -251,7 +252,7 @@ class NvmlSource:
             return (), self._driver.state
         self._arrange()
         self._xids.begin()
-        answers = await asyncio.gather(*(self._ask(slot) for slot in self._slots), self._driver.recount())
+        answers = await asyncio.gather(*await self._start(), self._driver.recount())
         if not self._driver.state.up:
             return (), self._driver.state
         told = [(slot, answer) for slot, answer in zip(self._slots, answers, strict=False) if answer is not None]
@@ -291,6 +292,17 @@ class NvmlSource:
             slot.worker.stop()
             if slot.worker.busy and slot not in self._left_behind:
                 self._left_behind.append(slot)
+
+    async def _start(self) -> list[asyncio.Task[GpuReading | None]]:
+        """Ask the next GPU once one has answered or has had its head start, so that who hangs holds up nobody for long.
+
+        All at once, their threads would fight for the interpreter, which costs more than what they read.
+        """
+        asked: list[asyncio.Task[GpuReading | None]] = []
+        for slot in self._slots:
+            asked.append(asyncio.create_task(self._ask(slot)))
+            await asyncio.wait(asked[-1:], timeout=_HEAD_START_SECONDS)
+        return asked
 
     async def _ask(self, slot: _Slot) -> GpuReading | None:
         try:

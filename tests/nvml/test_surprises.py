@@ -1,11 +1,12 @@
 """What happens on an exception that nobody thought of: it is told, and costs as little as a fault of the driver."""
 
 import gc
+import threading
 
 import pynvml
 import pytest
 
-from exporter.nvml import calls
+from exporter.nvml import calls, device
 from exporter.nvml.device import NvmlSource
 from exporter.readings import AbsentReason
 
@@ -62,3 +63,36 @@ def test_handles_are_told_apart_without_leaving_work_to_the_garbage_collector() 
     assert len({calls.address(first), calls.address(first), calls.address(second)}) == 2
     assert calls.address(pynvml.c_nvmlDevice_t()) == 0
     assert gc.collect() == 0
+
+
+@pytest.mark.usefixtures("two_gpus")
+async def test_gpus_that_answer_are_read_one_after_the_other_and_one_that_hangs_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Together, their threads fight for the interpreter; the second GPU frees the first, which would hang for ever."""
+
+    def alone(handle: int) -> str:
+        inside.append(handle)
+        together.append(len(inside))
+        inside.remove(handle)
+        raise calls.GpuError(AbsentReason.LOST)
+
+    def second_frees_first(handle: int) -> str:
+        if handle == 0:
+            assert freed.wait(30)
+        freed.set()
+        raise calls.GpuError(AbsentReason.LOST)
+
+    inside: list[int] = []
+    together: list[int] = []
+    freed = threading.Event()
+    source = NvmlSource(60.0)
+    monkeypatch.setattr(device, "_HEAD_START_SECONDS", 60)
+    monkeypatch.setattr(calls, "read_uuid", alone)
+    await source.read(0.0)
+    assert together == [1, 1]
+    monkeypatch.setattr(device, "_HEAD_START_SECONDS", 0.001)
+    monkeypatch.setattr(calls, "read_uuid", second_frees_first)
+    readings, _ = await source.read(0.0)
+    assert [reading.fault for reading in readings] == [AbsentReason.LOST] * 2
+    await source.close()

@@ -139,18 +139,24 @@ def test_x04_after_a_new_library_it_is_a_new_program_in_the_same_process(
 
 
 def test_x08_what_a_card_does_not_support_is_absent_and_not_an_error(fake: FakeDriver, exporter: Any) -> None:
-    load(fake, gpus(2, power_watts=None))
+    load(fake, gpus(2, power_watts=None, fan_percent=None, ecc=None, details={}))
     program: Exporter = exporter("--poll-seconds", "0.05", "--stale-polls", "400")
     fake.fail(1, "nvmlDeviceGetUtilizationRates", NOT_SUPPORTED)
     program.wait_for(lambda: (USAGE, uuid(1)) not in program.scrape())
     fake.reset_calls()
     program.wait_for(lambda: fake.calls(0, "nvmlDeviceGetUtilizationRates") >= 5)
     text = program.text()
-    assert "power_watts{" not in text
+    for family in ("power_watts{", "fan_speed", "ecc_"):
+        assert f"aom_node_gpu_{family}" not in text
     assert "nan" not in text.lower()
+    assert 'gpuscale_driver_failures_total{node="node-a"} 0' in text
+    assert all(f"aom_node_gpu_{family}{{" in text for family in ("temperature_centigrade", "memory_used_megabytes"))
     assert usage(program) == {uuid(0): 0}
     assert fake.calls(0, "nvmlDeviceGetPowerUsage") == 0
     assert fake.calls(1, "nvmlDeviceGetUtilizationRates") == 0
     program.process.send_signal(signal.SIGTERM)
     _, log = program.process.communicate(timeout=10)
-    assert len([line for line in log.splitlines() if "power" in line and uuid(0) in line]) == 1
+    lines = [line for line in log.splitlines() if "is not published" in line]
+    for field in ("power_watts", "fan_percent", "ecc"):
+        for gpu in (uuid(0), uuid(1)):
+            assert len([line for line in lines if f"{gpu}: {field} " in line]) == 1, (gpu, field)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from controller import user_yaml
 from controller.schema import Invalid, parse
 from controller.shapes import Doc, Length
 from controller.sources.prometheus import Server
@@ -230,7 +231,7 @@ def _servers_from(path: str, faults: list[str]) -> tuple[Server, ...]:
     """Read ``servers: [{name, url, bearerTokenFile, basicAuthFile, caFile, headers}]``."""
     where = f"--prometheus-config {path}"
     try:
-        document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        document = user_yaml.load(Path(path).read_text(encoding="utf-8"))
         rows = parse(_PrometheusFile, {} if document is None else document).servers
     except OSError as error:
         faults.append(f"{where} cannot be read: {error.strerror}")

@@ -64,6 +64,7 @@ def test_a_prometheus_file_gives_servers_with_all_their_settings(tmp_path: Path)
         ("servers: [{name: a, url: ftp://x}]", "the url of a must be an address"),
         ("servers: [{name: a, url: 'http://x', token: y}]", "token"),
         ("{", "is not YAML"),
+        ("servers:\n- {name: a, url: 'http://x'}\nservers: []", "servers is given twice"),
         ("[]", "must be"),
         ("servers: [{name: default, url: 'http://x'}]", "default is given more than once"),
     ],

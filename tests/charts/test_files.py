@@ -92,6 +92,8 @@ def test_a_map_may_be_null_but_not_a_text(path: tuple[str, ...]) -> None:
         (("exporter", "pollSeconds"), 0),
         (("exporter", "tolerations"), {"key": "a"}),
         (("controller", "prometheus"), [{"name": "default", "url": "prometheus:9090"}]),
+        (("controller", "exporterNamespaces"), "gpus"),
+        (("controller", "exporterNamespaces"), ["--tick=1"]),
         (("image", "repository"), ""),
         (("image", "digest"), "sha256:short"),
         (("rbac", "scale"), [{"apiGroups": ["apps"], "resources": ["deployments"]}]),

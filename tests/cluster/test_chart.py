@@ -246,6 +246,19 @@ class TestRendering:
         files = [yaml.safe_load(path.read_text())["groups"] for path in sorted(RULES.glob("*.yaml"))]
         assert rules["spec"]["groups"] == [group for groups in files for group in groups]
 
+    @pytest.mark.parametrize(("given", "looked_in"), [("a,b", ["a", "b"]), ("*", []), ("a,*", [])])
+    def test_exporters_are_looked_for_in_the_namespaces_that_are_named(
+        self, helm: Helm, given: str, looked_in: list[str]
+    ) -> None:
+        args = container(helm.render("--set", f"controller.exporterNamespaces={{{given}}}"), "Deployment")["args"]
+        assert [arg for arg in args if arg.startswith("--exporter-namespace=")] == [
+            f"--exporter-namespace={name}" for name in looked_in
+        ]
+
+    def test_without_a_list_of_namespaces_exporters_are_looked_for_in_the_releases_own(self, helm: Helm) -> None:
+        for more in ([], ["--set", "controller.exporterNamespaces=null"]):
+            assert "--exporter-namespace=gpus" in container(helm.render(*more), "Deployment")["args"]
+
     def test_the_dashboard_arrives_as_it_is(self, helm: Helm) -> None:
         [found] = [one for (kind, _), one in helm.render().items() if kind == "ConfigMap"]
         committed = (CHART / "dashboards/gpuscale.json").read_text()

@@ -36,6 +36,15 @@ def binaries() -> Path:
 
 
 @pytest.fixture(scope="session")
+def programs() -> Path:
+    """The folder of the real programs, Helm among them."""
+    try:
+        return build.programs(*build.CONTROL_PLANE, "helm")
+    except build.MissingError as missing:
+        pytest.skip(f"real parts: {missing}")
+
+
+@pytest.fixture(scope="session")
 def plane(binaries: Path, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """The control plane, kwok, the test cloud and our definitions."""
     with ControlPlane(binaries) as running:

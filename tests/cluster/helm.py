@@ -57,3 +57,17 @@ class Helm:
     def uninstall(self, release: str, namespace: str) -> str:
         """``helm uninstall --wait``."""
         return self("uninstall", release, "--namespace", namespace, "--wait", "--timeout", PATIENCE)
+
+
+def container(objects: dict[tuple[str, str], Any], kind: str) -> dict[str, Any]:
+    """Give the only container of the only object of a kind."""
+    [workload] = [one for (found, _), one in objects.items() if found == kind]
+    [only] = workload["spec"]["template"]["spec"]["containers"]
+    return dict(only)
+
+
+def values(tmp_path: Path, content: Any) -> str:
+    """Write values to a file for ``-f``."""
+    path = tmp_path / "values.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return str(path)

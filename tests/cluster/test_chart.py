@@ -16,28 +16,20 @@ from controller.cluster import Cluster
 from controller.crds import definitions
 from controller.resources import parse_workload_scaler
 from controller.served_schema import compare
-from tests.cluster.helm import CHART, Helm, RefusedError
+from tests.cluster.helm import CHART, Helm, RefusedError, container, values
 from tests.cluster.kubectl import Kubectl
-from tests.realparts import build, cloud, fakenodes
+from tests.realparts import cloud, fakenodes
 from tests.realparts.controlplane import ControlPlane
 
 RULES = CHART.parents[1] / "rules"
 EVERYTHING = (
     "serviceMonitor.enabled=true,prometheusRule.enabled=true,controller.podDisruptionBudget.enabled=true,"
     "controller.replicas=2,controller.prometheusSecret=servers,exporter.hostDriverPath=/opt/nvidia,"
+    "exporter.webConfig.existingSecret=web,exporter.webConfig.tls=true,serviceMonitor.exporter.tlsConfig.serverName=web,"
     "exporter.runtimeClassName=nvidia,exporter.hostPID=true,exporter.migMonitor=true,exporter.priorityClassName=system-node-critical"
 )
 MONITORING = {"ServiceMonitor", "PrometheusRule"}
 DEFINITIONS = [one["metadata"]["name"] for one in definitions()]
-
-
-@pytest.fixture(scope="module")
-def programs() -> Path:
-    """The folder of the real programs, Helm among them."""
-    try:
-        return build.programs(*build.CONTROL_PLANE, "helm")
-    except build.MissingError as missing:
-        pytest.skip(f"real parts: {missing}")
 
 
 @pytest.fixture
@@ -125,18 +117,6 @@ def kinds(objects: dict[tuple[str, str], Any]) -> set[str]:
     return {kind for kind, _ in objects}
 
 
-def container(objects: dict[tuple[str, str], Any], kind: str) -> dict[str, Any]:
-    [workload] = [one for (found, _), one in objects.items() if found == kind]
-    [only] = workload["spec"]["template"]["spec"]["containers"]
-    return dict(only)
-
-
-def values(tmp_path: Path, content: Any) -> str:
-    path = tmp_path / "values.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return str(path)
-
-
 class TestRendering:
     def test_the_linter_has_nothing_to_say(self, helm: Helm) -> None:
         said = helm("lint", "--strict", str(CHART))
@@ -157,6 +137,10 @@ class TestRendering:
             ("exporter.enabled=maybe", "/exporter/enabled"),
             ("exporter.enabld=true", "'enabld'"),
             ("controller.lease.nme=x", "'nme'"),
+            ("exporter.webConfig.tls=on", "/exporter/webConfig/tls"),
+            ("exporter.webConfig.secret=web", "'secret'"),
+            ("serviceMonitor.exporter.tlsConfig.serverNme=x", "'serverNme'"),
+            ("serviceMonitor.exporter.basicAuth.username=me", "/serviceMonitor/exporter/basicAuth/username"),
             ("exporter.tolerations[0].keys=a", "'keys'"),
             ("surprise=1", "'surprise'"),
             ("image.repository=", "/image/repository"),
@@ -172,7 +156,7 @@ class TestRendering:
         given = {
             "image": None,
             "crds": None,
-            "exporter": empty | {"podResources": None, "maxUnavailable": None},
+            "exporter": empty | {"podResources": None, "maxUnavailable": None, "webConfig": None},
             "controller": empty | {"podDisruptionBudget": None, "lease": None, "prometheus": None},
             "rbac": {"scale": None},
             "serviceAccount": None,

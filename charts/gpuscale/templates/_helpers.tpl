@@ -77,3 +77,14 @@ affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
+
+{{/* How exporters are asked, as YAML: the Secret with the file ("" = plain HTTP, no users), its key, whether by TLS. */}}
+{{- define "gpuscale.exporter.web" -}}
+{{- $web := default dict (.Values.exporter).webConfig -}}
+{{- if and $web.tls (not $web.existingSecret) -}}
+{{- fail "exporter.webConfig.tls needs exporter.webConfig.existingSecret: without the file the exporter serves plain HTTP" -}}
+{{- end -}}
+secret: {{ default "" $web.existingSecret | quote }}
+key: {{ default "web-config.yaml" $web.key | quote }}
+tls: {{ default false $web.tls }}
+{{- end -}}

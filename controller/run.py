@@ -29,6 +29,7 @@ from controller.pool_round import PoolRound
 from controller.reports import Reports
 from controller.served_schema import keep_comparing
 from controller.settings import Settings, SettingsError, add_arguments, settings_from
+from controller.sources.credentials import Credentials
 from controller.sources.exporters import Exporters
 from controller.sources.prometheus import PrometheusServers
 from controller.status_desk import StatusDesk
@@ -87,6 +88,7 @@ class Operator:
             exporter_selector="" if settings.exporter_url else settings.exporter_selector,
             exporter_port=settings.exporter_port,
             exporter_namespaces=settings.exporter_namespace,
+            exporter_scheme=settings.exporter_scheme,
             on_wake=lambda: self._loop.wake(),
         )
         self._shell = Shell(cluster, self.view.registry)
@@ -94,6 +96,7 @@ class Operator:
         self._exporters = Exporters(
             _given_or_found(settings, self.view),
             sought=_sought(settings),
+            credentials=Credentials(settings.exporter_access),
             deadline_seconds=SCRAPE_SHARE * settings.tick,
             clock=clock,
         )

@@ -18,6 +18,7 @@ import yaml
 from controller import user_yaml
 from controller.schema import Invalid, parse
 from controller.shapes import Doc, Length
+from controller.sources.credentials import Access, Credentials, CredentialsError
 from controller.sources.prometheus import Server
 
 ENVIRONMENT_PREFIX = "GPUSCALE_"
@@ -92,6 +93,10 @@ def _one_of(*words: str) -> Callable[[str], str]:
     return convert
 
 
+def _truth(text: str) -> bool:
+    return _one_of("true", "false")(text) == "true"
+
+
 def _port(text: str) -> str:
     if not text or (text.isdecimal() and not 0 < int(text) <= 65535):
         raise ValueError("must be a container port's name or its number")
@@ -130,6 +135,14 @@ class Settings:
     exporter_url: tuple[str, ...] = _row(
         "", "an exporter's address; repeatable; replaces selector and namespaces", _urls, repeat=True
     )
+    exporter_scheme: str = _row("http", "how the exporters' pods are asked: http or https", _one_of("http", "https"))
+    exporter_ca_file: str = _row("", "whose certificates of exporters are trusted; default: the system's authorities")
+    exporter_server_name: str = _row("", "the name in the exporters' certificates, which are asked by address")
+    exporter_insecure_skip_verify: bool = _row("false", "true: trust any certificate of an exporter", _truth)
+    exporter_cert_file: str = _row("", "our certificate, for exporters that want one")
+    exporter_key_file: str = _row("", "the key of --exporter-cert-file")
+    exporter_basic_auth_file: str = _row("", "file with user:password for the exporters")
+    exporter_bearer_token_file: str = _row("", "file with a token for the exporters")
     prometheus: tuple[Server, ...] = _row(
         "", "NAME=URL of a Prometheus server that resources may name; repeatable", _servers, repeat=True
     )
@@ -146,6 +159,12 @@ class Settings:
     downscale_stabilization: float = _row("300", "the HPA's window for scale-down, in seconds", _SECONDS)
     cpu_initialization_period: float = _row("300", "the HPA's time in which a pod's cpu may be its start", _SECONDS)
     initial_readiness_delay: float = _row("30", "the HPA's time in which readiness may still flip, seconds", _SECONDS)
+
+    @property
+    def exporter_access(self) -> Access:
+        """What exporters want of us."""
+        names = [field.name for field in dataclasses.fields(Access)]
+        return Access(**{name: getattr(self, f"exporter_{name}") for name in names})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -180,6 +199,7 @@ def settings_from(args: argparse.Namespace, environment: Mapping[str, str]) -> S
     if settings.prometheus_config:
         servers += _servers_from(settings.prometheus_config, faults)
     faults += _together(settings, servers)
+    faults += _exporter_faults(settings)
     if faults:
         raise SettingsError(faults)
     return dataclasses.replace(
@@ -209,6 +229,26 @@ def _together(settings: Settings, servers: Sequence[Server]) -> list[str]:
     names = [server.name for server in servers]
     repeated = sorted({name for name in names if names.count(name) > 1})
     faults += [f"the Prometheus server {name} is given more than once" for name in repeated]
+    return faults
+
+
+def _exporter_faults(settings: Settings) -> list[str]:
+    """Check the settings together, and that every file can be used now; a later fault is the exporters'."""
+    access, faults = settings.exporter_access, []
+    if access.basic_auth_file and access.bearer_token_file:
+        faults.append("--exporter-basic-auth-file goes without --exporter-bearer-token-file")
+    if access.insecure_skip_verify and access.ca_file:
+        faults.append("--exporter-insecure-skip-verify goes without --exporter-ca-file")
+    if bool(access.cert_file) != bool(access.key_file):
+        return [*faults, "--exporter-cert-file and --exporter-key-file go together"]
+    by_tls = settings.exporter_scheme == "https" or any(url.startswith("https:") for url in settings.exporter_url)
+    if access.tls_fields and not by_tls:
+        names = ", ".join(_flag(f"exporter_{name}") for name in access.tls_fields)
+        faults.append(f"{names} need --exporter-scheme https or an --exporter-url that begins with https")
+    try:
+        Credentials(access).present()
+    except CredentialsError as error:
+        faults += [f"{_flag(f'exporter_{name}')} {fault}" for name, fault in error.faults.items()]
     return faults
 
 

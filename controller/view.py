@@ -66,13 +66,14 @@ class View:
         exporter_selector: str,
         exporter_port: str,
         exporter_namespaces: Collection[str] = (),
+        exporter_scheme: str = "http",
         on_wake: Callable[[], None],
     ) -> None:
         """With an empty ``exporter_selector`` no exporters are looked for; no namespaces = in all."""
 
         def exporter(pod: Object) -> ExporterFacts | None:
             here = not exporter_namespaces or pod["metadata"].get("namespace") in exporter_namespaces
-            return exporter_facts(pod, exporter_port) if here else None
+            return exporter_facts(pod, exporter_port, exporter_scheme) if here else None
 
         self.registry = Registry(cluster, [WORKLOADS, POOLS])
         self._cluster = cluster

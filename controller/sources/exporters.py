@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from controller.facts import ExporterFacts
+from controller.sources.credentials import Access, Credentials, CredentialsError, Presented
 from controller.sources.fetch import Answer, FetchError, fetch
 from controller.sources.series import GpuValues, Holder, LabelCache, NotMetricsError, read_page
 
@@ -93,6 +94,7 @@ class Exporters:
         *,
         deadline_seconds: float,
         sought: str = "",
+        credentials: Credentials | None = None,
         concurrency: int = 128,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -100,6 +102,7 @@ class Exporters:
         self._addresses = addresses
         self._deadline_seconds = deadline_seconds
         self._sought = sought
+        self._credentials = credentials or Credentials(Access())
         self._concurrency = concurrency
         self._clock = clock
         self._monotonic = monotonic
@@ -110,10 +113,14 @@ class Exporters:
         """One page from each exporter. Never raises; what failed is named in ``failures``."""
         found = sorted(set(self._addresses()), key=lambda one: (one.url, one.node))
         self._known = {one: self._known.get(one) or _Exporter(one.url, one.node) for one in found}
+        try:
+            presented = self._credentials.present()
+        except CredentialsError as error:
+            return GpuReadings({}, {one.url: str(error) for one in found}, len(found), {}, self._sought)
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=self._concurrency, keepalive_timeout=60)
             self._session = aiohttp.ClientSession(connector=connector, headers=_ACCEPT)
-        pages = await asyncio.gather(*(self._page(one, self._session) for one in self._known.values()))
+        pages = await asyncio.gather(*(self._page(one, self._session, presented) for one in self._known.values()))
         failures = {one.url: known.failure for one, known in self._known.items() if known.failure}
         own, foreign = _own_nodes(zip(self._known.values(), pages, strict=True))
         return GpuReadings(_by_pod(own), failures, len(found), foreign, self._sought)
@@ -124,18 +131,20 @@ class Exporters:
             await self._session.close()
             self._session = None
 
-    async def _page(self, exporter: _Exporter, session: aiohttp.ClientSession) -> dict[Holder, GpuValues]:
+    async def _page(
+        self, exporter: _Exporter, session: aiohttp.ClientSession, presented: Presented
+    ) -> dict[Holder, GpuValues]:
         if self._monotonic() < exporter.not_before:
             return {}
         asked_at = self._clock()
         try:
-            answer = await fetch(session, exporter.url, deadline_seconds=self._deadline_seconds)
+            answer = await self._ask(exporter.url, session, presented)
             if answer.status == 404 and exporter.url.endswith(_NATIVE):
                 # another exporter than ours has only the one page
                 exporter.url = exporter.url.removesuffix(_NATIVE)
                 asked_at = self._clock()
-                answer = await fetch(session, exporter.url, deadline_seconds=self._deadline_seconds)
-            _check(answer)
+                answer = await self._ask(exporter.url, session, presented)
+            _check(answer, self._credentials.access)
             # as old as it can be: the process may have been stopped between the answer and this line
             page = read_page(answer.body, asked_at - answer.age_seconds(), exporter.labels)
         except (FetchError, NotMetricsError) as error:
@@ -145,8 +154,17 @@ class Exporters:
         exporter.answered()
         return page
 
+    async def _ask(self, url: str, session: aiohttp.ClientSession, presented: Presented) -> Answer:
+        return await fetch(
+            session, url, headers=presented.headers, tls=presented.tls, deadline_seconds=self._deadline_seconds
+        )
 
-def _check(answer: Answer) -> None:
+
+def _check(answer: Answer, access: Access) -> None:
+    if answer.status in (401, 403):
+        told = access.basic_auth_file or access.bearer_token_file
+        why = f"what {told} holds is refused" if told else "it wants a user or a token: --exporter-basic-auth-file"
+        raise NotMetricsError(f"HTTP {answer.status}: {why}")
     if answer.status != 200:
         raise NotMetricsError(f"HTTP {answer.status}: {answer.excerpt(100)}")
     if answer.content_type not in _METRIC_TYPES:

@@ -5,6 +5,7 @@ kind of failure with a sentence for people; nothing else of aiohttp's many error
 """
 
 import asyncio
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -54,14 +55,20 @@ async def fetch(
     *,
     deadline_seconds: float,
     headers: Mapping[str, str] | None = None,
+    tls: ssl.SSLContext | bool = True,
     form: Mapping[str, str] | None = None,
     limit: int = MAX_ANSWER_BYTES,
 ) -> Answer:
-    """GET (or POST a form) and read at most ``limit`` decompressed bytes. Raises FetchError, nothing else."""
+    """GET (or POST a form) and read at most ``limit`` decompressed bytes. Raises FetchError, nothing else.
+
+    A connection is used again only by requests with the same ``tls``; True = what the session has.
+    """
     try:
         async with asyncio.timeout(deadline_seconds):
             method = "GET" if form is None else "POST"
-            async with session.request(method, url, headers=headers, data=form, allow_redirects=False) as response:
+            async with session.request(
+                method, url, headers=headers, data=form, allow_redirects=False, ssl=tls
+            ) as response:
                 body = await _read(response, limit)
                 return Answer(response.status, response.headers, body)
     except TimeoutError:

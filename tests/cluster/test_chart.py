@@ -26,6 +26,7 @@ EVERYTHING = (
     "serviceMonitor.enabled=true,prometheusRule.enabled=true,controller.podDisruptionBudget.enabled=true,"
     "controller.replicas=2,controller.prometheusSecret=servers,exporter.hostDriverPath=/opt/nvidia,"
     "exporter.webConfig.existingSecret=web,exporter.webConfig.tls=true,serviceMonitor.exporter.tlsConfig.serverName=web,"
+    "controller.exporterAccess.existingSecret=access,controller.exporterAccess.caKey=ca.crt,"
     "exporter.runtimeClassName=nvidia,exporter.hostPID=true,exporter.migMonitor=true,exporter.priorityClassName=system-node-critical"
 )
 MONITORING = {"ServiceMonitor", "PrometheusRule"}
@@ -139,6 +140,8 @@ class TestRendering:
             ("controller.lease.nme=x", "'nme'"),
             ("exporter.webConfig.tls=on", "/exporter/webConfig/tls"),
             ("exporter.webConfig.secret=web", "'secret'"),
+            ("controller.exporterAccess.caKey=../x", "/controller/exporterAccess/caKey"),
+            ("controller.exporterAccess.password=x", "'password'"),
             ("serviceMonitor.exporter.tlsConfig.serverNme=x", "'serverNme'"),
             ("serviceMonitor.exporter.basicAuth.username=me", "/serviceMonitor/exporter/basicAuth/username"),
             ("exporter.tolerations[0].keys=a", "'keys'"),
@@ -157,7 +160,8 @@ class TestRendering:
             "image": None,
             "crds": None,
             "exporter": empty | {"podResources": None, "maxUnavailable": None, "webConfig": None},
-            "controller": empty | {"podDisruptionBudget": None, "lease": None, "prometheus": None},
+            "controller": empty
+            | {"podDisruptionBudget": None, "lease": None, "prometheus": None, "exporterAccess": None},
             "rbac": {"scale": None},
             "serviceAccount": None,
             "serviceMonitor": {},

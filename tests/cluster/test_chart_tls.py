@@ -64,9 +64,45 @@ def test_prometheus_is_told_how_to_ask_the_exporter_and_only_the_exporter(helm: 
     ("given", "named"),
     [
         ("exporter.webConfig.tls=true", r"exporter\.webConfig\.existingSecret"),
+        ("controller.exporterAccess.caKey=ca.crt", r"controller\.exporterAccess\.existingSecret"),
         ("serviceMonitor.enabled=true,serviceMonitor.exporter.tlsConfig.serverName=x", r"exporter\.webConfig\.tls"),
     ],
 )
 def test_tls_that_the_exporter_would_not_serve_is_refused(helm: Helm, given: str, named: str) -> None:
     with pytest.raises(RefusedError, match=named):
         helm.render("--set", given)
+
+
+def test_the_controller_asks_as_the_exporter_serves_with_files_of_a_mounted_secret(helm: Helm, tmp_path: Path) -> None:
+    access = {"existingSecret": "access", "caKey": "ca.crt", "basicAuthKey": "user", "serverName": "exporter"}
+    given = {
+        "exporter": {"webConfig": {"existingSecret": "web", "tls": True}},
+        "controller": {"exporterAccess": access, "prometheusSecret": "servers"},
+    }
+    rendered = helm.render("-f", values(tmp_path, given))
+    only = container(rendered, "Deployment")
+    mounts = {mount["name"]: mount for mount in only["volumeMounts"]}
+    where = mounts["exporters"]["mountPath"]
+    assert mounts["exporters"]["readOnly"] is True
+    assert {arg for arg in only["args"] if arg.startswith("--exporter-")} == {
+        "--exporter-namespace=gpus", "--exporter-scheme=https", "--exporter-server-name=exporter",
+        f"--exporter-ca-file={where}/ca.crt", f"--exporter-basic-auth-file={where}/user",
+    }  # fmt: skip
+    volumes = rendered["Deployment", "gs-gpuscale"]["spec"]["template"]["spec"]["volumes"]
+    assert {row["name"]: row["secret"]["secretName"] for row in volumes} == {
+        "prometheus": "servers",
+        "exporters": "access",
+    }
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_exporters_of_another_release_are_asked_by_the_scheme_that_is_given(helm: Helm, scheme: str) -> None:
+    given = f"exporter.enabled=false,controller.exporterAccess.scheme={scheme}"
+    assert f"--exporter-scheme={scheme}" in container(helm.render("--set", given), "Deployment")["args"]
+
+
+def test_without_access_the_controller_asks_by_plain_http_and_mounts_nothing(helm: Helm) -> None:
+    for more in ([], ["--set", "controller.exporterAccess=null"]):
+        only = container(helm.render(*more), "Deployment")
+        assert "volumeMounts" not in only
+        assert [arg for arg in only["args"] if arg.startswith("--exporter-")] == ["--exporter-namespace=gpus"]

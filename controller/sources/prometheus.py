@@ -10,19 +10,17 @@ samples are therefore asked for beside it: ``max(timestamp(SELECTOR))`` for each
 """
 
 import asyncio
-import base64
 import json
 import math
-import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
 
+from controller.sources.credentials import Access, Credentials, CredentialsError
 from controller.sources.fetch import Answer, FetchError, fetch
 from controller.sources.promql import selectors
 
@@ -44,6 +42,11 @@ class Server:
     """A file with ``user:password``."""
     ca_file: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def access(self) -> Access:
+        """What it wants of us."""
+        return Access(self.bearer_token_file, self.basic_auth_file, self.ca_file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ class PrometheusServers:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._servers = {server.name: server for server in servers}
+        self._credentials = {name: Credentials(server.access) for name, server in self._servers.items()}
         self._deadline_seconds = deadline_seconds
         self._gate = asyncio.Semaphore(concurrency)
         self._clock = clock
@@ -132,12 +136,17 @@ class PrometheusServers:
     async def _send(self, server: Server, query: str) -> QueryResult:
         asked_at = self._clock()
         try:
-            session = self._session(server)
+            presented = self._credentials[server.name].present()
             url, form = _request(server.url, query)
             answer = await fetch(
-                session, url, form=form, headers=_headers(server), deadline_seconds=self._deadline_seconds
+                self._session(server),
+                url,
+                form=form,
+                headers={**server.headers, **presented.headers},
+                tls=presented.tls,
+                deadline_seconds=self._deadline_seconds,
             )
-        except OSError as error:
+        except CredentialsError as error:
             return Fault("ConfigError", f"server {server.name}: {error}", _CONFIG_PAUSE_SECONDS)
         except FetchError as error:
             pause = _SLOW_PAUSE_SECONDS if error.slow else 0.0
@@ -147,27 +156,8 @@ class PrometheusServers:
     def _session(self, server: Server) -> aiohttp.ClientSession:
         session = self._sessions.get(server.name)
         if session is None:
-            session = self._sessions[server.name] = aiohttp.ClientSession(connector=_connector(server))
+            session = self._sessions[server.name] = aiohttp.ClientSession()
         return session
-
-
-def _connector(server: Server) -> aiohttp.TCPConnector:
-    if not server.ca_file:
-        return aiohttp.TCPConnector()
-    return aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=server.ca_file))
-
-
-def _headers(server: Server) -> dict[str, str]:
-    headers = dict(server.headers)
-    if server.bearer_token_file:
-        headers["Authorization"] = f"Bearer {_secret(server.bearer_token_file)}"
-    elif server.basic_auth_file:
-        headers["Authorization"] = f"Basic {base64.b64encode(_secret(server.basic_auth_file).encode()).decode()}"
-    return headers
-
-
-def _secret(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8").strip()
 
 
 def _request(base: str, query: str) -> tuple[str, dict[str, str] | None]:

@@ -245,6 +245,20 @@ async def test_a_file_that_is_not_there_is_a_fault_of_the_settings(option: str, 
     assert result.word == "ConfigError"
 
 
+@pytest.mark.parametrize(("option", "text"), [("bearer_token_file", ""), ("basic_auth_file", "nobody")])
+async def test_with_a_secret_that_cannot_be_right_nothing_is_asked(
+    option: str, text: str, script: Scripted, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text(text)
+    prometheus = servers(script, **{option: str(tmp_path / "secret")})
+    result = (await prometheus.read([Ask("default", "q")]))[Ask("default", "q")]
+    await prometheus.close()
+    assert isinstance(result, Fault)
+    assert result.word == "ConfigError"
+    assert str(tmp_path / "secret") in result.message
+    assert script.requests == []
+
+
 async def test_a_long_query_goes_as_a_form(script: Scripted) -> None:
     query = "sum(up)" + " + sum(up)" * 400
     result = await ask(script, text(vector(1)), query)

@@ -17,6 +17,7 @@ COLLECTORS: tuple[str, ...] = (*dict.fromkeys(metric.level for metric in CATALOG
 
 _LEVELS = {metric.name: str(metric.level) for metric in CATALOGUE}
 _FAMILY = re.compile(r"# (?:HELP|TYPE|UNIT) ([^ ]+) ")
+_LINE = re.compile(r"[^\n]*\n")
 _NAME = re.compile(r"[^ {]+")
 
 
@@ -60,7 +61,8 @@ def _spellings(uuid: str) -> Iterable[str]:
 
 def _kept(text: str, collectors: frozenset[str], others: re.Pattern[str] | None) -> Iterator[str]:
     heads: list[str] = []
-    for line in text.splitlines(keepends=True):
+    # a label may hold what Python too takes for the end of a line (a vertical tab, U+2028); here only \n is one
+    for line in _LINE.findall(text):
         if line.startswith("# EOF"):
             yield line
         elif line.startswith("#"):

@@ -46,7 +46,11 @@ class Listener:
         """Look at the files once a second, for ever."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            await self.look()
+            try:
+                await self.look()
+            except Exception:
+                # what is served now stays served: a surprise in a changed file must not end the exporter
+                log.exception("the web configuration could not be looked at")
 
     async def look(self) -> bool:
         """Use the files anew if one of them has changed. Whether a new configuration is in use."""

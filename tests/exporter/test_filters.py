@@ -1,11 +1,19 @@
 """?gpu= and ?collect[]= in every dialect, by the bytes of the page."""
 
+import json
+from pathlib import Path
+
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.dialects import DIALECTS, Spoken
 from exporter.filters import COLLECTORS, QueryError, select
 from exporter.poller import Poller, Publication
 from exporter.simulated import SimulatedSource
+
+UUIDS = ("GPU-a", "GPU-b")
+ODD = "x\v\f\x1c\x85\u2028\u2029y"
+"""All of it ends a line for Python, and none of it in an exposition."""
 
 
 async def publish(*dialects: str) -> Publication:
@@ -55,3 +63,18 @@ async def test_what_is_unknown_is_named_with_all_that_is_known() -> None:
         select(publication.fresh, (), ("3",), publication.snapshot.gpus)
     with pytest.raises(QueryError, match="known are none"):
         select(publication.fresh, (), ("0",), ())
+
+
+@pytest.mark.parametrize("query", [{"gpus": ("GPU-a",)}, *({"collectors": (name,)} for name in COLLECTORS)])
+async def test_what_a_label_holds_ends_no_line(query: dict[str, tuple[str, ...]], tmp_path: Path) -> None:
+    devices = [{"uuid": uuid, "index": at, "name": ODD, "utilization_percent": 1} for at, uuid in enumerate(UUIDS)]
+    processes = [{"pid": 7, "gpu_uuid": uuid, "memory_used_bytes": 2**20, "name": ODD} for uuid in UUIDS]
+    file = tmp_path / "world.json"
+    file.write_text(json.dumps({"driver": ODD, "devices": devices, "processes": processes}))
+    source = SimulatedSource(str(file))
+    publication = await Poller(source, source, "n", 1, spoken=Spoken(tuple(DIALECTS))).poll()
+    asked = {"collectors": (), "gpus": (), **query}
+    part = select(publication.fresh, asked["collectors"], asked["gpus"], publication.snapshot.gpus)
+    whole = set(publication.fresh.plain.split(b"\n"))
+    assert set(part.plain.split(b"\n")) <= whole
+    assert list(text_string_to_metric_families(part.plain.decode())) or not part.plain

@@ -373,3 +373,26 @@ def test_without_users_the_library_for_passwords_is_not_needed(folder: Path, mis
 def missing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Make a module impossible to import."""
     return lambda name: monkeypatch.setitem(sys.modules, name, None)
+
+
+async def test_a_surprise_in_a_look_at_the_file_does_not_end_the_looking(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await site.start("")
+    looked = asyncio.Event()
+    answers = iter((ValueError("embedded null byte"), None))
+
+    async def look() -> bool:
+        error = next(answers)
+        if error is not None:
+            raise error
+        looked.set()
+        await asyncio.Event().wait()
+        return False
+
+    monkeypatch.setattr("exporter.listener.WATCH_SECONDS", 0)
+    monkeypatch.setattr(site.listener, "look", look)
+    watching = asyncio.create_task(site.listener.watch())
+    await asyncio.wait_for(looked.wait(), 10)
+    watching.cancel()
+    assert "embedded null byte" in caplog.text

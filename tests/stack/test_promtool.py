@@ -44,7 +44,7 @@ def test_the_operators_page_is_as_prometheus_wants_it(monitoring: Path) -> None:
     telemetry = Telemetry()
     telemetry.decided("GPUWorkloadScaler", "ml", "llm", "ScaledUp", 2, 3)
     telemetry.wrote("scale", "Done")
-    telemetry.sources(1, {"exporters": 0})
+    telemetry.sources(1, {"exporters": 0}, foreign_pods=0)
     assert complaints(monitoring / "promtool", telemetry.page()) == []
 
 

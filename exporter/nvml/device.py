@@ -4,7 +4,7 @@ Why it exists: rule 2 of the exporter. A GPU that hangs or is lost costs its own
 its identity and its fault, and the others are read as if nothing had happened.
 """
 
-import asyncio
+import functools
 import logging
 import threading
 import time
@@ -15,10 +15,10 @@ from typing import Any
 from exporter.nvml import calls
 from exporter.nvml.boards import Board
 from exporter.nvml.calls import Absent, GpuCalls
+from exporter.nvml.crew import Crew, Job, Turn
 from exporter.nvml.driver import Driver
 from exporter.nvml.events import XidWatch
 from exporter.nvml.unified import is_unified
-from exporter.nvml.workers import Worker
 from exporter.readings import MEMORY_FIELDS, AbsentReason, GpuReading, ProcessReading, SourceState
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,6 @@ UNKNOWN_UUID = "unknown-index-{:d}"
 """Identity of a GPU that the driver lists but that has not told its UUID since the exporter started."""
 _CLOSE_SECONDS = 0.5
 _QUIET_SECONDS = 0.4
-_HEAD_START_SECONDS = 0.002
 _ALL_REFUSED = SourceState(
     up=True,
     reason="all_gpus_fail",
@@ -69,12 +68,12 @@ class _Claims:
 
 @dataclass
 class _Slot:
-    """One index of the driver's list: its thread, and the GPUs met there."""
+    """One index of the driver's list, and the GPUs met there."""
 
     index: int
-    worker: Worker
     new_board: Callable[[GpuCalls], Board]
     xids: XidWatch
+    turn: Turn = field(default_factory=Turn)
     gpus: dict[str, tuple[GpuCalls, Board]] = field(default_factory=dict)
     identity: _Identity | None = None
     address: int = 0
@@ -88,14 +87,14 @@ class _Slot:
             known.index,
             known.name,
             fault=reason,
-            read_seconds=self.worker.busy_seconds,
+            read_seconds=self.turn.busy_seconds,
             xids=self.xids.counted(known.uuid),
         )
 
     def read(self, claims: _Claims) -> GpuReading | None:
         """Read the GPU at this index; None: there is none, or another thread has it. Raises DriverError.
 
-        Runs in the slot's thread.
+        Runs in a thread of the crew.
         """
         handle = calls.handle_at(self.index)
         if isinstance(handle, Absent):
@@ -224,6 +223,7 @@ class NvmlSource:
         self._left_behind: list[_Slot] = []
         self._seen: dict[str, _Identity] = {}
         self._claims = _Claims()
+        self._crew = Crew("nvml-gpus")
 
     @property
     def driver_version(self) -> str:
@@ -252,10 +252,10 @@ class NvmlSource:
             return (), self._driver.state
         self._arrange()
         self._xids.begin()
-        answers = await asyncio.gather(*await self._start(), self._driver.recount())
+        answers = await self._ask()
         if not self._driver.state.up:
             return (), self._driver.state
-        told = [(slot, answer) for slot, answer in zip(self._slots, answers, strict=False) if answer is not None]
+        told = [(slot, answer) for slot, answer in zip(self._slots, answers, strict=True) if answer is not None]
         readings = self._complete((answer for _, answer in told), _told_twice(told))
         return readings, self._state(readings)
 
@@ -263,15 +263,14 @@ class NvmlSource:
         """Close the driver if nothing hangs; returns within a second in any case."""
         await self._xids.quiet(_QUIET_SECONDS)
         await self._driver.close(_CLOSE_SECONDS, others_busy=self._any_busy())
-        for slot in (*self._slots, *self._left_behind):
-            slot.worker.stop()
+        self._crew.stop()
 
     def _any_busy(self) -> bool:
-        self._left_behind = [slot for slot in self._left_behind if slot.worker.busy]
-        return self._xids.busy or any(slot.worker.busy for slot in (*self._slots, *self._left_behind))
+        self._left_behind = [slot for slot in self._left_behind if slot.turn.busy]
+        return self._xids.busy or any(slot.turn.busy for slot in (*self._slots, *self._left_behind))
 
     def _arrange(self) -> None:
-        """Have one slot per listed GPU. Another list means other indices: a stuck slot then gets a new thread."""
+        """Have one slot per listed GPU. Another list means other indices: a stuck one is begun anew."""
         if self._opening != self._driver.openings:
             self._opening = self._driver.openings
             self._seen.clear()
@@ -280,42 +279,34 @@ class NvmlSource:
         count = self._driver.count
         if count == len(self._slots):
             return
-        stuck = [slot for slot in self._slots if slot.worker.busy]
+        stuck = [slot for slot in self._slots if slot.turn.busy]
         self._drop([*stuck, *self._slots[count:]])
         kept = {slot.index: slot for slot in self._slots[:count] if slot not in stuck}
-        self._slots = [
-            kept.get(i) or _Slot(i, Worker(f"nvml-gpu-{i}"), self._new_board, self._xids) for i in range(count)
-        ]
+        self._slots = [kept.get(i) or _Slot(i, self._new_board, self._xids) for i in range(count)]
 
     def _drop(self, slots: Iterable[_Slot]) -> None:
-        for slot in slots:
-            slot.worker.stop()
-            if slot.worker.busy and slot not in self._left_behind:
-                self._left_behind.append(slot)
+        self._left_behind += [slot for slot in slots if slot.turn.busy and slot not in self._left_behind]
 
-    async def _start(self) -> list[asyncio.Task[GpuReading | None]]:
-        """Ask the next GPU once one has answered or has had its head start, so that who hangs holds up nobody for long.
+    async def _ask(self) -> list[GpuReading | None]:
+        """Count the GPUs, and ask each; the count is for the next poll."""
+        jobs: list[Job[Any]] = [self._driver.counting]
+        jobs += [(slot.turn, functools.partial(slot.read, self._claims)) for slot in self._slots]
+        count, *answers = await self._crew.ask(jobs, self._deadline_seconds)
+        found = [self._judged(slot, answer) for slot, answer in zip(self._slots, answers, strict=True)]
+        self._driver.counted(count)
+        return found
 
-        All at once, their threads would fight for the interpreter, which costs more than what they read.
-        """
-        asked: list[asyncio.Task[GpuReading | None]] = []
-        for slot in self._slots:
-            asked.append(asyncio.create_task(self._ask(slot)))
-            await asyncio.wait(asked[-1:], timeout=_HEAD_START_SECONDS)
-        return asked
-
-    async def _ask(self, slot: _Slot) -> GpuReading | None:
-        try:
-            return await slot.worker.ask(lambda: slot.read(self._claims), self._deadline_seconds)
-        except TimeoutError:
+    def _judged(self, slot: _Slot, answer: GpuReading | Exception | None) -> GpuReading | None:
+        if isinstance(answer, TimeoutError):
             return slot.faulty(AbsentReason.TIMEOUT)
-        except calls.DriverError as error:
-            self._driver.failed(error.code)
+        if isinstance(answer, calls.DriverError):
+            self._driver.failed(answer.code)
             return None
-        except Exception:
+        if isinstance(answer, Exception):
             # one GPU's surprise must not take the others' values along
-            log.exception("GPU at index %d could not be read", slot.index)
+            log.error("GPU at index %d could not be read", slot.index, exc_info=answer)
             return slot.faulty(AbsentReason.DRIVER_ERROR)
+        return answer
 
     def _complete(self, answers: Iterable[GpuReading], twice: frozenset[str]) -> tuple[GpuReading, ...]:
         """Add the GPUs that were seen before and are not in the answers now; of a UUID that is there twice, no values.
@@ -331,7 +322,7 @@ class NvmlSource:
             xids = self._xids.counted(uuid)
             found[uuid] = GpuReading(uuid, first.index, first.name, fault=AbsentReason.DUPLICATE_UUID, xids=xids)
         for slot in self._left_behind:
-            if slot.worker.busy and slot.identity is not None:
+            if slot.turn.busy and slot.identity is not None:
                 found.setdefault(slot.identity.uuid, slot.faulty(AbsentReason.TIMEOUT))
         for uuid, known in self._seen.items():
             found.setdefault(

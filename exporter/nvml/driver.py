@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 
 from exporter.nvml import calls
+from exporter.nvml.crew import Job, Turn
 from exporter.nvml.library import LibraryFile, loaded_library, was_replaced
 from exporter.nvml.workers import Worker
 from exporter.readings import SourceState
@@ -56,7 +57,7 @@ class _Opened:
 
 
 class Driver:
-    """Opens, counts and closes; its calls run in a thread of their own, because they can hang too."""
+    """Opens and closes in a thread of its own, because that can hang too; what GPUs it lists is asked with the GPUs."""
 
     def __init__(self, deadline_seconds: float, first_retry_seconds: float, longest_retry_seconds: float) -> None:
         self.state = _STARTING
@@ -71,6 +72,7 @@ class Driver:
         self._pause_seconds = first_retry_seconds
         self._retry_at = 0.0
         self._worker = Worker("nvml-driver")
+        self._counting = Turn()
         self._answer: _Opened | None = None
         self._is_open = False
         self._library: LibraryFile | None = None
@@ -78,31 +80,33 @@ class Driver:
     @property
     def busy(self) -> bool:
         """Whether a call of its own is under way."""
-        return self._worker.busy
+        return self._worker.busy or self._counting.busy
 
     async def bring_up(self, *, others_busy: bool) -> bool:
         """Open the driver if it is due. others_busy: a GPU's call is under way, which forbids closing before."""
         if self.state.up:
             return True
-        if self._answer is None and not self._worker.busy and time.monotonic() >= self._retry_at:
+        if self._answer is None and not self.busy and time.monotonic() >= self._retry_at:
             await self._try(others_busy=others_busy)
         self._take_answer()
         return self.state.up
 
-    async def recount(self) -> None:
-        """Count the GPUs again; a count that hangs leaves the old one standing, and says so."""
-        try:
-            answer = await self._worker.ask(calls.device_count, self._deadline_seconds)
-        except TimeoutError:
-            if self.state.up:
-                self.state = _UNCOUNTED
-            return
-        if isinstance(answer, calls.Absent):
+    @property
+    def counting(self) -> Job[int | calls.Absent]:
+        """How to count the GPUs again."""
+        return self._counting, calls.device_count
+
+    def counted(self, answer: int | calls.Absent | Exception) -> None:
+        """Use a new count; one that hangs leaves the old one standing, and says so. Raises what counting raised."""
+        if isinstance(answer, TimeoutError):
+            self.state = _UNCOUNTED if self.state.up else self.state
+        elif isinstance(answer, Exception):
+            raise answer
+        elif isinstance(answer, calls.Absent):
             self.failed(answer.code)
-            return
-        self.count = answer
-        if self.state.up:
-            self.state = SourceState(up=True)
+        else:
+            self.count = answer
+            self.state = SourceState(up=True) if self.state.up else self.state
 
     def failed(self, code: int) -> None:
         """Take note that the driver as a whole answered with an error; of several at once the first counts."""
@@ -111,7 +115,7 @@ class Driver:
 
     async def close(self, seconds: float, *, others_busy: bool) -> None:
         """Close the driver if nothing is under way, and wait at most that long for it."""
-        if self._is_open and not others_busy and not self._worker.busy:
+        if self._is_open and not others_busy and not self.busy:
             with contextlib.suppress(TimeoutError):
                 await self._worker.ask(self._shut, seconds)
         self._worker.stop()

@@ -1,8 +1,8 @@
 """A thread that may hang without taking anybody along.
 
 Why it exists: a driver call can block for ever, and neither a thread pool nor asyncio.to_thread can be left behind
-at exit. Here each device has a daemon thread of its own with at most one job in it, the asker waits at most a
-deadline, and an answer that comes later is dropped.
+at exit. Here a daemon thread has at most one job in it, the asker waits at most a deadline, and an answer that comes
+later is dropped.
 """
 
 import asyncio
@@ -45,41 +45,50 @@ class Worker:
             raise TimeoutError(f"{self._name}: an earlier call has not returned")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
-        self._busy_since = time.monotonic()
-        self._start()
-        self._jobs.put(lambda: self._do(job, loop, answer))
-        # a timer on the answer itself: asyncio.wait_for would make three more objects for each GPU and poll
+        outcome: list[Any] = [None, None]
+
+        def run() -> None:
+            try:
+                outcome[0] = job()
+            except Exception as raised:  # noqa: BLE001 - it belongs to the asker; the thread has to live on
+                outcome[1] = raised
+
+        self.give(run, lambda: tell(loop, lambda: _settle(answer, *outcome)))
+        # a timer on the answer itself: asyncio.wait_for would make three more objects at each poll
         late = loop.call_later(deadline_seconds, _settle, answer, None, TimeoutError(f"{self._name}: no answer yet"))
         try:
             return await answer
         finally:
             late.cancel()
 
-    def stop(self) -> None:
-        """Let the thread end after its present job; does not wait for it."""
-        self._jobs.put(None)
-
-    def _start(self) -> None:
+    def give(self, job: Callable[[], None], done: Callable[[], None]) -> None:
+        """Have a thread that is not busy do a job, and then, once it is free again, ``done``. Neither may raise."""
+        self._busy_since = time.monotonic()
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
+        self._jobs.put(lambda: self._do(job, done))
+
+    def stop(self) -> None:
+        """Let the thread end after its present job; does not wait for it."""
+        self._jobs.put(None)
 
     def _work(self) -> None:
         while (run := self._jobs.get()) is not None:
             run()
 
-    def _do(self, job: Callable[[], T], loop: asyncio.AbstractEventLoop, answer: asyncio.Future[T]) -> None:
-        result: Any = None
-        error: Exception | None = None
-        try:
-            result = job()
-        except Exception as raised:  # noqa: BLE001 - it belongs to the asker; the thread has to live on
-            error = raised
+    def _do(self, job: Callable[[], None], done: Callable[[], None]) -> None:
+        job()
         self._busy_since = None
-        try:
-            loop.call_soon_threadsafe(_settle, answer, result, error)
-        except RuntimeError:
-            return  # the loop has ended: nobody is left to be told
+        done()
+
+
+def tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """Have a loop call something, from another thread; one that has ended has nobody left to be told."""
+    try:
+        loop.call_soon_threadsafe(callback)
+    except RuntimeError:
+        return
 
 
 def _settle(answer: asyncio.Future[Any], result: object, error: Exception | None) -> None:

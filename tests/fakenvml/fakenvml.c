@@ -187,7 +187,7 @@ typedef struct {
     uint32_t shutdowns_while_busy;
     uint32_t wait_error; /* what waiting for events answers, once */
     uint32_t cuda_version;
-    uint32_t unused;
+    uint32_t event_step_ms; /* how often a wait looks for events; 0 = 50 */
     uint64_t events_put;
     uint64_t events_taken;
     char driver_version[80];
@@ -961,12 +961,13 @@ static int take_event(const EventSet *set, EventData *answer) {
 }
 
 static int wait_for_event(const EventSet *set, EventData *answer, unsigned milliseconds) {
-    /* in steps of 50 ms: finer ones would cost the process under test a visible part of a core */
-    for (unsigned waited = 0; waited <= milliseconds; waited += 50) {
+    /* a driver wakes who waits; here the wait looks, and each look costs the process under test a part of a core */
+    unsigned step = state->event_step_ms ? state->event_step_ms : 50;
+    for (unsigned waited = 0; waited < milliseconds; waited += step) {
         uint32_t error = __atomic_exchange_n(&state->wait_error, 0, __ATOMIC_SEQ_CST);
         if (error) return (int)error;
         if (take_event(set, answer) == OK) return OK;
-        rest(50000);
+        rest(1000 * step);
     }
     return TIMEOUT;
 }

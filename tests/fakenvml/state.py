@@ -264,7 +264,7 @@ class State(ctypes.Structure):
         ("shutdowns_while_busy", _u32),
         ("wait_error", _u32),
         ("cuda_version", _u32),
-        ("unused", _u32),
+        ("event_step_ms", _u32),
         ("events_put", _u64),
         ("events_taken", _u64),
         ("driver_version", ctypes.c_char * 80),

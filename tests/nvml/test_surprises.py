@@ -6,7 +6,7 @@ import threading
 import pynvml
 import pytest
 
-from exporter.nvml import calls, device
+from exporter.nvml import calls, crew
 from exporter.nvml.device import NvmlSource
 from exporter.readings import AbsentReason
 
@@ -87,11 +87,11 @@ async def test_gpus_that_answer_are_read_one_after_the_other_and_one_that_hangs_
     together: list[int] = []
     freed = threading.Event()
     source = NvmlSource(60.0)
-    monkeypatch.setattr(device, "_HEAD_START_SECONDS", 60)
+    monkeypatch.setattr(crew, "_HEAD_START_SECONDS", 60)
     monkeypatch.setattr(calls, "read_uuid", alone)
     await source.read(0.0)
     assert together == [1, 1]
-    monkeypatch.setattr(device, "_HEAD_START_SECONDS", 0.001)
+    monkeypatch.setattr(crew, "_HEAD_START_SECONDS", 0.001)
     monkeypatch.setattr(calls, "read_uuid", second_frees_first)
     readings, _ = await source.read(0.0)
     assert [reading.fault for reading in readings] == [AbsentReason.LOST] * 2

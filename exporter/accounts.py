@@ -124,13 +124,14 @@ class Accounts:
         self._last = at
         found = shares(who)
         values: dict[Metric, dict[Labels, float]] = defaultdict(dict)
+        attributed: dict[str, float] = defaultdict(float)
         for share in found:
+            attributed[share.gpu.uuid] += share.busy or 0.0
             self._add_container(share, seconds, (node, share.gpu.uuid, share.gpu.name, *share.holder), values)
         for gpu, busy in _known_busy(snapshot):
-            attributed = sum(s.busy for s in found if s.gpu.uuid == gpu.uuid and s.busy is not None)
             sums = self._gpus[gpu.uuid]
             sums.busy += busy * seconds
-            sums.unattributed += max(0.0, busy - attributed) * seconds
+            sums.unattributed += max(0.0, busy - attributed[gpu.uuid]) * seconds
             values[c.NODE_BUSY_SECONDS][(node, gpu.uuid, gpu.name)] = sums.busy
             values[c.NODE_UNATTRIBUTED_SECONDS][(node, gpu.uuid, gpu.name)] = sums.unattributed
         self._forget(snapshot)

@@ -4,6 +4,7 @@ Why it exists: the driver gives pids of the host's pid namespace. Seen from anot
 exist, or belongs to somebody else; so nothing is read unless this /proc is known to be the host's.
 """
 
+import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,6 +46,7 @@ class Named:
 NOBODY_KNOWN: Mapping[str, Named] = {}
 
 
+@functools.lru_cache(maxsize=256)
 def parse_cgroup(text: str) -> tuple[Place, ...]:
     """PURE: read /proc/PID/cgroup, v1 or v2, of containerd, cri-o and docker. Outermost first where pods are nested."""
     found = (Place(_dashed(match["uid"]), match["id"]) for match in _POD_AND_CONTAINER.finditer(text))
@@ -53,10 +55,7 @@ def parse_cgroup(text: str) -> tuple[Place, ...]:
 
 def is_host_proc(proc: Path) -> bool:
     """Whether this /proc shows the host's processes."""
-    try:
-        return (proc / "2" / "comm").read_text().strip() == KERNEL_THREADS
-    except OSError:
-        return False
+    return _comm(f"{proc}/2") == KERNEL_THREADS
 
 
 def places(proc: Path, pids: Iterable[int]) -> dict[int, tuple[Place, ...] | None]:
@@ -74,9 +73,17 @@ def process_names(proc: Path, pids: Iterable[int]) -> dict[int, str]:
     return {pid: name for pid, name in found.items() if name}
 
 
-def live_pods(proc: Path) -> frozenset[str]:
-    """Uids of the pods that have a process, their sandbox's included. Raises OSError if ``proc`` can't be listed."""
-    return frozenset(_dashed(match["uid"]) for text in _all_cgroups(proc) for match in _POD.finditer(text))
+def live_pods(proc: Path) -> dict[str, int]:
+    """Uid of each pod that has a process, its sandbox's included -> the pid of one.
+
+    Raises OSError if ``proc`` can't be listed.
+    """
+    return {uid: pid for pid, text in _all_cgroups(proc) for uid in _pods(text)}
+
+
+def runs_in(proc: Path, pid: int, pod_uid: str) -> bool:
+    """Whether there is such a process, and in that pod: a pid may be given again."""
+    return pod_uid in _pods(_cgroup(f"{proc}/{pid}") or "")
 
 
 def container_names(directory: Path, known: Mapping[str, Named] = NOBODY_KNOWN) -> dict[str, Named]:
@@ -110,11 +117,15 @@ def _dashed(uid: str) -> str:
     return uid.replace("_", "-")
 
 
-def _all_cgroups(proc: Path) -> Iterator[str]:
+def _pods(text: str) -> Iterator[str]:
+    return (_dashed(match["uid"]) for match in _POD.finditer(text))
+
+
+def _all_cgroups(proc: Path) -> Iterator[tuple[int, str]]:
     with os.scandir(proc) as entries:
         for entry in entries:
             if entry.name.isdecimal() and (text := _cgroup(entry.path)):
-                yield text
+                yield int(entry.name), text
 
 
 def _comm(process: str) -> str:

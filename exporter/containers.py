@@ -22,7 +22,7 @@ def container_samples(
     """Add one series per container, GPU and family. gpus: uuid -> each readable one, with believable values only."""
     for failed in who.unheld:
         health[c.CONTAINER_ATTRIBUTION][(node, failed.device, *failed.holder, failed.reason)] = 0
-    for holding in who.told_of(gpus):
+    for holding in who.told_of(gpus).held:
         reason = _publish(holding, node, values)
         health[c.CONTAINER_ATTRIBUTION][(node, holding.gpu.uuid, *holding.holder, reason)] = int(not reason)
 

@@ -5,6 +5,7 @@ so they are written once and kept; each poll then only adds the numbers.
 """
 
 import zlib
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,8 +18,8 @@ OPENMETRICS_END = "# EOF\n"
 # level 1: 0.4 ms for 170 kB where level 6 takes 1.5 ms and saves half of the remaining 6 %
 GZIP_LEVEL = 1
 GZIP_FORMAT = 31  # zlib's number for a gzip header around the largest window
-REMEMBERED_PAGES = 300
-"""For so many pages a format stays wanted after a scrape: at one poll a second, five minutes."""
+REMEMBERED_SCRAPES = 4
+"""So many gaps between scrapes of a format tell when the next one is due: of two servers that take turns, both."""
 
 Labels = tuple[str, ...]
 Families = Mapping[Metric, Mapping[Labels, float]]
@@ -37,23 +38,27 @@ class Texts:
 
 
 class Demand:
-    """Which format is asked for compressed: that is compressed ahead of the next scrape, the other at its scrape."""
+    """Which formats are compressed ahead of a scrape: those that will be asked for soon, to judge by the last scrapes.
+
+    A page is rendered far more often than it is scraped, and compressing costs as much as rendering.
+    """
 
     def __init__(self) -> None:
-        self._pages_left: dict[bool, int] = {}
+        self._pages: dict[bool, int] = {}
+        self._gaps: dict[bool, deque[int]] = {}
 
     def asked(self, *, openmetrics: bool) -> None:
         """Take note of a scrape."""
-        self._pages_left[openmetrics] = REMEMBERED_PAGES
+        if openmetrics in self._pages:
+            gaps = self._gaps.setdefault(openmetrics, deque(maxlen=REMEMBERED_SCRAPES))
+            gaps.append(self._pages[openmetrics])
+        self._pages[openmetrics] = 0
 
     def next_page(self) -> tuple[bool, ...]:
         """Return the formats (whether it is OpenMetrics) to compress of the next page."""
-        wanted = tuple(self._pages_left)
-        for openmetrics in wanted:
-            self._pages_left[openmetrics] -= 1
-            if not self._pages_left[openmetrics]:
-                del self._pages_left[openmetrics]
-        return wanted
+        for openmetrics in self._pages:
+            self._pages[openmetrics] += 1
+        return tuple(of for of, gaps in self._gaps.items() if min(gaps) - 1 <= self._pages[of] <= 2 * max(gaps) + 1)
 
 
 class Body:
@@ -88,33 +93,51 @@ def finish(texts: Texts, demand: Demand | None = None) -> Body:
     return Body(plain, openmetrics, demand)
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """One family as it was last written."""
+
+    labels: list[Labels]
+    prefixes: list[str]
+    values: list[float]
+    lines: str
+
+
 class Renderer:
-    """Families -> Texts. Keeps the written labels of the last call, and of no earlier one, so it cannot grow."""
+    """Families -> Texts. Keeps what the last call wrote, and no earlier one, so it cannot grow."""
 
     def __init__(self, order: Sequence[Metric] = CATALOGUE) -> None:
-        self._prefixes: dict[Metric, dict[Labels, str]] = {}
+        self._written: dict[Metric, _Written] = {}
         self._heads = {metric: _heads(metric) for metric in order}
 
     def render(self, families: Families) -> Texts:
         """Every non-empty family of ``order``, in that order, each with its HELP and TYPE."""
-        kept: dict[Metric, dict[Labels, str]] = {}
+        written: dict[Metric, _Written] = {}
         plain: list[str] = []
         openmetrics: list[str] = []
         for metric, heads in self._heads.items():
             rows = families.get(metric)
             if not rows:
                 continue
-            lines, kept[metric] = self._lines(metric, rows)
-            plain += (heads.plain, lines)
-            openmetrics += (heads.openmetrics, lines)
-        self._prefixes = kept
+            family = written[metric] = _write(metric, rows, self._written.get(metric))
+            plain += (heads.plain, family.lines)
+            openmetrics += (heads.openmetrics, family.lines)
+        self._written = written
         return Texts("".join(plain), "".join(openmetrics))
 
-    def _lines(self, metric: Metric, rows: Mapping[Labels, float]) -> tuple[str, dict[Labels, str]]:
-        known = self._prefixes.get(metric, {})
-        prefixes = {labels: known.get(labels) or _prefix(metric, labels) for labels in rows}
-        text = "".join([f"{prefix}{value}\n" for prefix, value in zip(prefixes.values(), rows.values(), strict=True)])
-        return text, prefixes
+
+def _write(metric: Metric, rows: Mapping[Labels, float], before: _Written | None) -> _Written:
+    # lists are compared without hashing a label, and most families have the series of the poll before
+    labels, values = list(rows), list(rows.values())
+    if before is None or before.labels != labels:
+        known = dict(zip(before.labels, before.prefixes, strict=True)) if before else {}
+        prefixes = [known.get(of) or _prefix(metric, of) for of in labels]
+    elif before.values == values:
+        return before
+    else:
+        prefixes = before.prefixes
+    lines = "".join([f"{prefix}{value}\n" for prefix, value in zip(prefixes, values, strict=True)])
+    return _Written(labels, prefixes, values, lines)
 
 
 def escape_label(value: str) -> str:

@@ -6,7 +6,7 @@ both follow it. What cannot be told gives a reason.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from exporter.device_ids import DeviceId, MigPlace, is_nvidia, parse_device_id, slices_of
 from exporter.readings import Allocation, GpuReading, MigReading, Snapshot
@@ -74,9 +74,16 @@ class Holdings:
     held: tuple[Holding, ...] = ()
     unheld: tuple[Unheld, ...] = ()
 
-    def told_of(self, gpus: Mapping[str, GpuReading]) -> tuple[Holding, ...]:
+    def with_pids(self, pids: Mapping[Holder, Collection[int]]) -> "Holdings":
+        """Say the same, with the processes of the holders where they are known."""
+        known = {holder: frozenset(of) for holder, of in pids.items()}
+        held = (Holding(one.gpu, one.holder, one.pieces, known.get(one.holder, one.pids)) for one in self.held)
+        return Holdings(tuple(held), self.unheld)
+
+    def told_of(self, gpus: Mapping[str, GpuReading]) -> "Holdings":
         """Say the same of other readings of these GPUs, by uuid."""
-        return tuple(replace(holding, gpu=gpus[holding.gpu.uuid]) for holding in self.held)
+        held = (Holding(gpus[one.gpu.uuid], one.holder, one.pieces, one.pids) for one in self.held)
+        return Holdings(tuple(held), self.unheld)
 
 
 @dataclass(slots=True)

@@ -8,16 +8,16 @@ the kubelet gives them, and why is said.
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from exporter.cgroups import Named, Place, container_names, is_host_proc, live_pods, places, process_names
-from exporter.holdings import Holder, holdings
+from exporter.cgroups import Named, Place, container_names, is_host_proc, live_pods, places, process_names, runs_in
+from exporter.holdings import Holder, Holdings, holdings
 from exporter.readings import Allocation, GpuReading, SourceState
 
 SCAN_POLLS = 10
-"""A pod that has ended is looked for again, in case it came back, once in so many polls."""
+"""Once in so many polls each pod is looked at: whether it still lives, or came back."""
 
 NO_HOST_PROC = SourceState(
     up=False,
@@ -26,6 +26,8 @@ NO_HOST_PROC = SourceState(
     "the host's /proc and name it by --proc",
 )
 _UP = SourceState(up=True)
+Where = Mapping[int, tuple[Place, ...] | None]
+"""pid -> where it runs, outermost first; () = in no pod, None = there is no such process."""
 
 # why a process is nobody's: labels of gpuscale_unresolved_processes
 GONE = "gone"
@@ -43,6 +45,8 @@ class Matched:
     owners: Mapping[int, Holder] = field(default_factory=dict)
     names: Mapping[int, str] = field(default_factory=dict)
     """pid -> what the kernel calls the process."""
+    who: Holdings | None = None
+    """The holdings of these allocations, where matching had to find them."""
 
 
 class ProcessOwners:
@@ -57,7 +61,7 @@ class ProcessOwners:
         self._names_wanted = names_wanted
         self._running: asyncio.Future[Matched] | None = None
         self._names: Mapping[str, Named] = {}
-        self._live: frozenset[str] = frozenset()
+        self._live: dict[str, int] = {}
         self._ended: frozenset[str] = frozenset()
         self._polls_to_scan = 0
 
@@ -88,34 +92,45 @@ class ProcessOwners:
             message = f"{self._logs}: {error.strerror}: mount it to tell processes by container, and pods that ended"
             state = SourceState(up=False, reason="no_container_names", message=message)
             return Matched(allocations, state, _unresolved(where, {}), names=called)
-        unresolved = _unresolved(where, names)
         owner = owners(where, names)
+        unresolved = _unresolved(where, owner)
         if allocations is None:
             return Matched(None, _UP, unresolved, owner, called)
-        present = self._without_ended(allocations, names)
+        present = self._without_ended(allocations, names, where)
         current = {id_: name for id_, name in names.items() if name.pod_uid in self._live}
-        return Matched(with_pids(present, gpus, owner, current.values()), _UP, unresolved, owner, called)
+        who = holdings(present, gpus)
+        told = pids_of(who, gpus, owner, current.values())
+        return Matched(with_pids(present, told), _UP, unresolved, owner, called, who.with_pids(told))
 
-    def _without_ended(self, allocations: tuple[Allocation, ...], names: Mapping[str, Named]) -> tuple[Allocation, ...]:
+    def _without_ended(
+        self, allocations: tuple[Allocation, ...], names: Mapping[str, Named], where: Where
+    ) -> tuple[Allocation, ...]:
         uids: dict[tuple[str, str], set[str]] = {}
         for name in names.values():
             if name.pod_uid:
                 uids.setdefault((name.namespace, name.pod), set()).add(name.pod_uid)
         held = {uid for a in allocations for uid in uids.get((a.namespace, a.pod), ())}
+        self._look(held, {place.pod_uid: pid for pid, nested in where.items() for place in nested or ()})
+        return tuple(a for a in allocations if not _has_ended(uids.get((a.namespace, a.pod)), self._live.keys()))
+
+    def _look(self, held: set[str], seen: Mapping[str, int]) -> None:
+        """Find which of these pods live. seen: those of which a process was just seen."""
+        self._live |= seen
         self._polls_to_scan -= 1
-        # a pod may have begun since the last look: before one is called ended, all processes are looked at again
-        if self._polls_to_scan <= 0 or held - self._live - self._ended:
-            self._live = live_pods(self._proc)
-            self._ended = frozenset(held - self._live)
-            self._polls_to_scan = SCAN_POLLS
-        return tuple(a for a in allocations if not _has_ended(uids.get((a.namespace, a.pod)), self._live))
+        if self._polls_to_scan > 0 and not held - self._live.keys() - self._ended:
+            return
+        self._polls_to_scan = SCAN_POLLS
+        still = {uid: pid for uid, pid in self._live.items() if uid in held and runs_in(self._proc, pid, uid)}
+        # a pod may have begun since the last look: before one is called ended, all processes are looked at
+        self._live = still if still.keys() >= held else live_pods(self._proc)
+        self._ended = frozenset(held - self._live.keys())
 
 
-def _has_ended(uids: set[str] | None, live: frozenset[str]) -> bool:
+def _has_ended(uids: set[str] | None, live: Set[str]) -> bool:
     return uids is not None and not uids & live
 
 
-def owners(where: Mapping[int, tuple[Place, ...] | None], names: Mapping[str, Named]) -> dict[int, Holder]:
+def owners(where: Where, names: Mapping[str, Named]) -> dict[int, Holder]:
     """PURE: pid -> the container it runs in, for those that run in a container with a name."""
     found: dict[int, Holder] = {}
     for pid, nested in where.items():
@@ -143,34 +158,33 @@ def _with_names(gpu: GpuReading, names: Mapping[int, str], *, keep: bool) -> Gpu
     return dataclasses.replace(gpu, processes=tuple(called))
 
 
-def with_pids(
-    allocations: tuple[Allocation, ...],
-    gpus: tuple[GpuReading, ...],
-    owner: Mapping[int, Holder],
-    named: Iterable[Named],
-) -> tuple[Allocation, ...]:
-    """PURE: tell each container its processes, where it is certain that these are all.
+def pids_of(
+    who: Holdings, gpus: tuple[GpuReading, ...], owner: Mapping[int, Holder], named: Iterable[Named]
+) -> dict[Holder, tuple[int, ...]]:
+    """PURE: the processes of each container of which it is certain that these are all.
 
     A container without a process of its own on a GPU where a process of nobody who holds it runs may be working
     through that one, as under MPS: of such a container nothing is said.
     """
-    known = {(name.namespace, name.pod, name.container) for name in named} - _doubtful(allocations, gpus, owner)
+    known = {(name.namespace, name.pod, name.container) for name in named} - _doubtful(who, gpus, owner)
     mine: dict[Holder, list[int]] = {holder: [] for holder in known}
     for pid, holder in owner.items():
         if holder in mine:
             mine[holder].append(pid)
-    return tuple(_told(a, mine.get((a.namespace, a.pod, a.container))) for a in allocations)
+    return {holder: tuple(pids) for holder, pids in mine.items()}
 
 
-def _told(allocation: Allocation, pids: list[int] | None) -> Allocation:
-    return allocation if pids is None else dataclasses.replace(allocation, pids=tuple(pids))
+def with_pids(allocations: tuple[Allocation, ...], pids: Mapping[Holder, tuple[int, ...]]) -> tuple[Allocation, ...]:
+    """PURE: tell each container its processes, where they are known."""
+    return tuple(
+        dataclasses.replace(a, pids=pids[holder]) if (holder := (a.namespace, a.pod, a.container)) in pids else a
+        for a in allocations
+    )
 
 
-def _doubtful(
-    allocations: tuple[Allocation, ...], gpus: tuple[GpuReading, ...], owner: Mapping[int, Holder]
-) -> set[Holder]:
+def _doubtful(who: Holdings, gpus: tuple[GpuReading, ...], owner: Mapping[int, Holder]) -> set[Holder]:
     holders: dict[str, set[Holder]] = {}
-    for one in holdings(allocations, gpus).held:
+    for one in who.held:
         holders.setdefault(one.gpu.uuid, set()).add(one.holder)
     found: set[Holder] = set()
     for gpu in gpus:
@@ -181,9 +195,8 @@ def _doubtful(
     return found
 
 
-def _unresolved(where: Mapping[int, tuple[Place, ...] | None], names: Mapping[str, Named]) -> dict[str, int]:
-    named = owners(where, names)
-    return dict(Counter(_why(nested) for pid, nested in where.items() if pid not in named))
+def _unresolved(where: Where, owner: Mapping[int, Holder]) -> dict[str, int]:
+    return dict(Counter(_why(nested) for pid, nested in where.items() if pid not in owner))
 
 
 def _why(nested: tuple[Place, ...] | None) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Protocol
 
 from exporter import catalogue
@@ -62,20 +63,24 @@ class AllocationSource(Protocol):
         """Let go of everything within 1 s, whatever hangs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Publication:
     """One finished poll. ``began``: monotonic time at which its reading began, so that ages do not follow the wall."""
 
     snapshot: Snapshot
     began: float
     fresh: Body
-    stale: Body
-    """Health only: what is served once the snapshot is too old."""
+    make_stale: Callable[[], Body]
     native: Body
     """``fresh`` in native names only."""
     series: int = 0
     """GPU series of ``fresh``, and the most that it may have (0 = any number)."""
     most_series: int = 0
+
+    @cached_property
+    def stale(self) -> Body:
+        """Health only: what is served once the snapshot is too old. Made when it is, which is seldom."""
+        return self.make_stale()
 
 
 class _Pages:
@@ -135,7 +140,6 @@ class Poller:
         self._spoken = spoken
         self._budget = Budget(most_series)
         self._pages = _Pages(spoken)
-        self._stale_renderer = Renderer()
         # one thread, always the same: the allocator keeps the pages of each thread that ever made one
         self._press = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render")
         self._known: tuple[GpuReading, ...] = ()
@@ -159,13 +163,13 @@ class Poller:
     async def poll(self) -> Publication:
         """One poll, read and rendered. Becomes ``latest``."""
         began = self._monotonic()
-        snapshot = await self._read(began)
+        snapshot, who = await self._read(began)
         # in a thread: compression lets go of the interpreter, and scrapes go on meanwhile
-        publication = await asyncio.get_running_loop().run_in_executor(self._press, self._publish, snapshot, began)
+        publication = await asyncio.get_running_loop().run_in_executor(self._press, self._publish, snapshot, who, began)
         self.latest = publication
         return publication
 
-    async def _read(self, began: float) -> Snapshot:
+    async def _read(self, began: float) -> tuple[Snapshot, Holdings]:
         taken_at = self._wall()
         (gpus, driver), (allocations, kubelet) = await asyncio.gather(
             self._source.read(taken_at), self._allocations.allocations()
@@ -190,7 +194,9 @@ class Poller:
             driver_failures=self._failures,
         )
         self._tell_sources(snapshot)
-        return snapshot
+        # a GPU that did not answer is missing from what was matched
+        known = matched.who if driver.up else None
+        return snapshot, known.told_of({gpu.uuid: gpu for gpu in snapshot.gpus}) if known else held_at(snapshot)
 
     async def _match(self, gpus: tuple[GpuReading, ...], allocations: tuple[Allocation, ...] | None) -> Matched:
         return await self._owners.match(gpus, allocations) if self._owners else Matched(allocations, PROCESSES_OFF)
@@ -206,12 +212,10 @@ class Poller:
             GpuReading(gpu.uuid, gpu.index, gpu.name, fault=AbsentReason.DRIVER_ERROR) for gpu in missing
         )
 
-    def _publish(self, snapshot: Snapshot, began: float) -> Publication:
-        who = held_at(snapshot)
+    def _publish(self, snapshot: Snapshot, who: Holdings, began: float) -> Publication:
         health, values = collect(snapshot, who, self._node, self._health_policy)
         values = {**values, **self._accounts.add(snapshot, who, began, self._node)}
         self._tell_gpus(health)
-        stale_health, _ = collect(withdrawn(snapshot), Holdings(), self._node)
         foreign = self._spoken.families(snapshot, who, self._node, values)
         processes = process_samples(snapshot, self._node) if self._process_series else {}
         values, foreign, processes = self._budget.fit(health, values, foreign, processes)
@@ -221,7 +225,7 @@ class Poller:
             catalogue.SERIES_DROPPED: {(self._node,): self._budget.dropped_total},
         }
         fresh, native = self._pages.render({**values, **processes, **health}, foreign, self._own.render())
-        stale = finish(self._stale_renderer.render(stale_health))
+        stale = partial(_stale_page, snapshot, self._node)
         return Publication(snapshot, began, fresh, stale, native, self._budget.series, self._budget.most)
 
     def _tell_sources(self, snapshot: Snapshot) -> None:
@@ -251,6 +255,11 @@ class Poller:
         # a field that comes and goes is told once; a GPU that is absent again is told again
         remembered = {labels for labels in self._told if labels[1] in gpus and labels[2] in _FIELDS}
         self._told = remembered | absent | fields
+
+
+def _stale_page(snapshot: Snapshot, node: str) -> Body:
+    health, _ = collect(withdrawn(snapshot), Holdings(), node)
+    return finish(Renderer().render(health))
 
 
 _FIELDS = frozenset(GpuReading.__dataclass_fields__)

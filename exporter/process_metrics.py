@@ -1,17 +1,16 @@
 """The exporter's metrics about itself, by prometheus_client in a registry of their own."""
 
-import re
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client.exposition import generate_latest
 from prometheus_client.gc_collector import GCCollector
+from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from exporter.exposition import Texts
-
-_COUNTER_HEAD = re.compile(r"^(# (?:HELP|TYPE) [^ ]+)_total( )", re.MULTILINE)
+from exporter.exposition import Labels, Renderer, Texts
+from exporter.metric import Kind, Metric
 
 
 def installed_version() -> str:
@@ -38,8 +37,23 @@ class ProcessMetrics:
         GCCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
+        self._metrics: dict[str, Metric] = {}
+        self._renderer = Renderer(())
+
     def render(self) -> Texts:
         """Write the current values in both formats."""
-        plain = generate_latest(self._registry).decode()
-        # the formats differ in the heads of counters alone, and writing both would be a fifth of a poll's page
-        return Texts(plain, _COUNTER_HEAD.sub(r"\1\2", plain))
+        values: dict[Metric, dict[Labels, float]] = {}
+        for family in self._registry.collect():
+            for sample in family.samples:
+                metric = self._metrics.get(sample.name) or self._known(sample.name, family, sample.labels)
+                values.setdefault(metric, {})[tuple(sample.labels[name] for name in metric.labels)] = sample.value
+        return self._renderer.render(values)
+
+    def _known(self, name: str, family: Family, labels: Iterable[str]) -> Metric:
+        kind: Kind = "counter" if family.type == "counter" else "gauge"
+        metric = self._metrics[name] = Metric(
+            name, "self", "", kind, tuple(sorted(labels)), family.documentation, "prometheus_client"
+        )
+        # ours writes each value once, and only what has changed: a stock writer would be a fifth of a poll's page
+        self._renderer = Renderer(tuple(self._metrics.values()))
+        return metric

@@ -101,24 +101,25 @@ def _verdict(verdict: Verdict | None, labels: Labels, health: _Samples) -> None:
 def _gpu_values(gpu: GpuReading, node: str, driver: str, health: _Samples, values: _Samples) -> GpuReading:
     """Publish one readable GPU. Returns the reading with every field that cannot be true set to None."""
     labels = (node, gpu.uuid, gpu.name)
-    believed: dict[str, Any] = {}
+    doubted: dict[str, Any] = {}
     for field, metric, divisor, smallest, largest in NODE_FIELDS:
         value = getattr(gpu, field)
         limit = _limit(field, gpu, largest)
         if believable(value, smallest, limit):
-            believed[field] = value
             values[metric][labels] = value / divisor
         else:
-            believed[field] = None
+            doubted |= {} if value is None else {field: None}
             health[c.GPU_CAPABILITY][(node, gpu.uuid, field, _why(gpu, field))] = 0
-    used_percent = percent(believed["memory_used_bytes"], believed["memory_total_bytes"])
+    # few have anything to doubt, and a copy of a reading costs as much as all its series
+    believed = dataclasses.replace(gpu, **doubted) if doubted else gpu
+    used_percent = percent(believed.memory_used_bytes, believed.memory_total_bytes)
     if used_percent is not None:
         values[c.NODE_MEMORY_USAGE][labels] = used_percent
     place = (gpu.facts.get(fact, "") for fact in _INFO_FACTS)
     values[c.NODE_INFO][(*labels, str(gpu.index), driver, *place, _unified(gpu))] = 1
     values[c.NODE_BOARD_INFO][(*labels, *(gpu.facts.get(fact, "") for fact in _BOARD_FACTS))] = 1
     _further(gpu, node, health, values)
-    return dataclasses.replace(gpu, **believed)
+    return believed
 
 
 def _unified(gpu: GpuReading) -> str:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.cgroups import Named, Place, container_names, is_host_proc, live_pods, parse_cgroup, places
+from exporter.cgroups import Named, Place, container_names, is_host_proc, live_pods, parse_cgroup, places, runs_in
 from tests.exporter.host import Host, container_id, pod_uid
 
 UID = "6b1b2c3d-1111-2222-3333-444455556666"
@@ -88,7 +88,10 @@ def test_a_pod_lives_while_any_process_of_it_does(tmp_path: Path) -> None:
     host.process(11, f"0::/kubepods/pod{pod_uid(2)}\n")
     (host.proc / "self").mkdir()
     (host.proc / "77").mkdir()
-    assert live_pods(host.proc) == {pod_uid(1), pod_uid(2)}
+    assert live_pods(host.proc) == {pod_uid(1): 10, pod_uid(2): 11}
+    assert runs_in(host.proc, 10, pod_uid(1))
+    assert not runs_in(host.proc, 10, pod_uid(2)), "a pid that was given again"
+    assert not runs_in(host.proc, 12, pod_uid(1))
 
 
 def test_names_come_from_the_links_and_no_log_is_opened(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from exporter import catalogue
 from exporter.exposition import (
     OPENMETRICS_END,
-    REMEMBERED_PAGES,
     Demand,
     Families,
+    Labels,
     Renderer,
     Texts,
     escape_label,
@@ -100,8 +100,15 @@ def test_our_own_metrics_are_what_prometheus_client_would_write_in_either_format
     ours = ProcessMetrics()
     ours._registry = Still()  # type: ignore[assignment]
     texts = ours.render()
-    assert texts.plain.encode() == generate_latest(Still())
-    assert (texts.openmetrics + OPENMETRICS_END).encode() == generate_openmetrics(Still())  # type: ignore[no-untyped-call]
+    assert numbered(texts.plain) == numbered(generate_latest(Still()).decode())
+    stock: bytes = generate_openmetrics(Still())  # type: ignore[no-untyped-call]
+    assert numbered(texts.openmetrics + OPENMETRICS_END) == numbered(stock.decode())
+
+
+def numbered(text: str) -> list[str | tuple[str, float]]:
+    """Split a page into its heads, as they are, and its series with their numbers, however these are written."""
+    lines = (line if line.startswith("#") else line.rpartition(" ") for line in text.splitlines())
+    return [line if isinstance(line, str) else (line[0], float(line[2])) for line in lines]
 
 
 def test_the_compressed_forms_hold_the_same_bytes() -> None:
@@ -110,12 +117,32 @@ def test_the_compressed_forms_hold_the_same_bytes() -> None:
     assert gzip.decompress(body.form(openmetrics=True, gzip=True)) == body.openmetrics
 
 
-def test_a_format_is_compressed_ahead_for_as_long_as_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def written(demand: Demand) -> int:
-        before = len(compressed)
-        finish(texts, demand)
-        return len(compressed) - before
+def ahead(demand: Demand, pages: int) -> list[bool]:
+    """Whether each of the next pages is compressed ahead, as OpenMetrics."""
+    return [True in demand.next_page() for _ in range(pages)]
 
+
+@pytest.mark.parametrize("period", [0, 1, 2, 15, 600])
+def test_the_page_of_a_regular_scrape_is_compressed_ahead_and_few_others_are(period: int) -> None:
+    demand = Demand()
+    for _ in range(2):
+        ahead(demand, period)
+        demand.asked(openmetrics=True)
+    due = max(period - 1, 1)
+    assert ahead(demand, 2 * period + 9) == [due <= page <= 2 * period + 1 for page in range(1, 2 * period + 10)]
+
+
+def test_two_servers_that_take_turns_are_both_met() -> None:
+    demand = Demand()
+    last = []
+    for gap in (4, 11) * 4:
+        last = ahead(demand, gap)
+        demand.asked(openmetrics=True)
+    assert last[-1] is True
+    assert ahead(demand, 4)[-1] is True
+
+
+def test_a_format_is_compressed_ahead_for_as_long_as_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     compressed: list[bytes] = []
     compress = zlib.compress
     monkeypatch.setattr(zlib, "compress", lambda data, *how: compressed.append(data) or compress(data, *how))
@@ -124,7 +151,12 @@ def test_a_format_is_compressed_ahead_for_as_long_as_it_is_asked_for(monkeypatch
     assert not compressed, "nobody has asked yet"
     assert body.form(openmetrics=True, gzip=True) is body.form(openmetrics=True, gzip=True)
     assert compressed == [body.openmetrics]
-    assert [written(demand) for _ in range(REMEMBERED_PAGES + 1)] == [1] * REMEMBERED_PAGES + [0]
+    body.form(openmetrics=True, gzip=True)
+    finish(texts, demand)
+    assert compressed == [body.openmetrics] * 2, "it is asked for more than once a page"
+    for _ in range(3):
+        finish(texts, demand)
+    assert len(compressed) == 2, "nobody has come for long"
 
 
 def test_openmetrics_ends_once_and_names_counters_without_total() -> None:
@@ -159,7 +191,23 @@ def test_what_is_kept_between_polls_does_not_grow_with_pods_that_come_and_go() -
     renderer = Renderer()
     for n in range(500):
         renderer.render({catalogue.CONTAINER_USAGE: {("n", "GPU-a", "T4", "ml", f"pod-{n}", "main"): 1}})
-    assert sum(len(rows) for rows in renderer._prefixes.values()) == 1
+    assert [(len(kept.prefixes), len(kept.labels)) for kept in renderer._written.values()] == [(1, 1)]
+
+
+shape = st.dictionaries(st.tuples(st.sampled_from("ab")), st.sampled_from([0, 1, 1.5, float("nan"), 2**60]), max_size=2)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(shape, shape), max_size=6))
+def test_what_was_written_before_never_shows(polls: list[tuple[dict[Labels, float], dict[Labels, float]]]) -> None:
+    renderer = Renderer()
+    for gauges, counters in polls:
+        families: Families = {catalogue.GPUS_SEEN: gauges, catalogue.POLLS: counters}
+        assert numbered_text(renderer.render(families)) == numbered_text(Renderer().render(families))
+
+
+def numbered_text(texts: Texts) -> list[str]:
+    return [repr(line) for line in (*numbered(texts.plain), *numbered(texts.openmetrics))]
 
 
 @pytest.mark.parametrize(

@@ -198,21 +198,42 @@ async def test_without_names_attribution_is_by_the_kubelet_alone_and_the_cure_is
     assert "mount it" in found.state.message
 
 
+async def test_idle_pods_that_live_are_looked_at_one_by_one_and_all_processes_only_when_one_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(tmp_path)
+    two_pods(host)
+    looks: list[Path] = []
+    look = owners.live_pods
+    monkeypatch.setattr(owners, "live_pods", lambda proc: looks.append(proc) or look(proc))
+    node = Node(host, gpu("GPU-a"), gpu("GPU-b"), held=(holds("a", "GPU-a"), holds("b", "GPU-b")))
+    for _ in range(2 * SCAN_POLLS):
+        assert len(values(await node.scrape(), USAGE, pod="a")) == 1
+    assert len(looks) == 1
+    # the pid is given again, to another pod
+    host.runs(4211, pod_uid(9), "other")
+    for _ in range(SCAN_POLLS):
+        series = await node.scrape()
+    assert values(series, USAGE, pod="a") == []
+    assert values(series, USAGE, pod="b") == [55]
+    assert len(looks) == 2
+
+
 async def test_a_proc_that_breaks_or_hangs_never_fails_a_poll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host(tmp_path)
     two_pods(host)
     go = threading.Event()
 
-    def broken(proc: Path) -> frozenset[str]:
+    def broken(proc: Path) -> dict[str, int]:
         raise PermissionError("denied")
 
     monkeypatch.setattr(owners, "live_pods", broken)
     failed = await ProcessOwners(host.proc, host.logs, 20).match((gpu(),), SHARED)
     assert (failed.allocations, failed.state.up, failed.state.reason) == (SHARED, False, "failed")
 
-    def hangs(proc: Path) -> frozenset[str]:
+    def hangs(proc: Path) -> dict[str, int]:
         assert go.wait(20)
-        return frozenset({ONE, TWO})
+        return {ONE: 1, TWO: 2}
 
     monkeypatch.setattr(owners, "live_pods", hangs)
     source = ProcessOwners(host.proc, host.logs, 0.01)

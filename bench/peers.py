@@ -240,8 +240,9 @@ def poll_for_ever(polls: int, node: str) -> None:
 
     async def run() -> list[float]:
         folder = Path(node)
-        kubelet = KubeletAllocations(str(folder / "kubelet.sock") if node else "", 5.0)
         owners = ProcessOwners(folder / "proc", folder / "containers", 5.0) if node else None
+        # asked at each poll: so many polls in so little time would leave it alone
+        kubelet = KubeletAllocations(str(folder / "kubelet.sock") if node else "", 5.0)
         poller = Poller(source := NvmlSource(5.0), kubelet, "node-1", 1, owners=owners)
         found = []
         for number in range(1, polls + 1):

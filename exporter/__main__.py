@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from aiohttp import web
 
@@ -51,48 +52,56 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("aiohttp.server").addFilter(is_worth_logging)
-    source, allocations = wire(settings)
+    parts = wire(settings)
     try:
-        return asyncio.run(
-            once(settings, source, allocations) if settings.once else serve(settings, source, allocations, web_config)
-        )
+        return asyncio.run(once(settings, parts) if settings.once else serve(settings, parts, web_config))
     except OSError as error:
         print(f"gpuscale-exporter: {error}", file=sys.stderr)
         return 1
 
 
-def wire(settings: Settings) -> tuple[Source, AllocationSource]:
-    """Return the source of readings and the source of allocations that the settings ask for."""
+class Parts(NamedTuple):
+    """Where the poller's readings, allocations and owners of processes come from."""
+
+    source: Source
+    allocations: AllocationSource
+    owners: ProcessOwners | None
+
+
+def wire(settings: Settings) -> Parts:
+    """Return the parts that the settings ask for."""
     if settings.simulate:
         simulated = SimulatedSource(settings.simulate, seed=settings.node)
-        return simulated, simulated
+        # a simulation tells its processes itself
+        return Parts(simulated, simulated, None)
     # the driver's library is loaded only where a driver is asked for
     from exporter.nvml.device import NvmlSource
 
     source = NvmlSource(
         settings.deadline, slow_seconds=settings.slow_poll_seconds, detailed=Spoken(settings.dialect).detailed
     )
-    return source, KubeletAllocations(settings.kubelet_socket, settings.deadline)
+    owners = _owners(settings)
+    signs = owners.signs if owners else lambda: None
+    return Parts(source, KubeletAllocations(settings.kubelet_socket, settings.deadline, signs), owners)
 
 
-def _poller(settings: Settings, source: Source, allocations: AllocationSource) -> Poller:
+def _poller(settings: Settings, parts: Parts) -> Poller:
     return Poller(
-        source,
-        allocations,
+        parts.source,
+        parts.allocations,
         settings.node,
         settings.poll_seconds,
         health_policy=settings.health_policy,
         spoken=Spoken(settings.dialect, dict(settings.aom_labels)),
         most_series=settings.max_series,
-        owners=_owners(settings),
+        owners=parts.owners,
         system_memory=_system_memory(settings),
         process_series=settings.process_series,
     )
 
 
 def _owners(settings: Settings) -> ProcessOwners | None:
-    # a simulation tells its processes itself
-    if settings.simulate or not settings.proc:
+    if not settings.proc:
         return None
     names_wanted = settings.process_series or "nvidia_smi" in settings.dialect
     return ProcessOwners(
@@ -109,21 +118,19 @@ def _system_memory(settings: Settings) -> SystemMemory | None:
     return SystemMemory(Path(settings.proc or "/proc"), fallback=fallback)
 
 
-async def once(settings: Settings, source: Source, allocations: AllocationSource) -> int:
+async def once(settings: Settings, parts: Parts) -> int:
     """Poll once and print what a scrape would get."""
-    publication = await _poller(settings, source, allocations).poll()
+    publication = await _poller(settings, parts).poll()
     sys.stdout.write(publication.fresh.plain.decode())
     sys.stdout.flush()
-    await _close(source, allocations)
+    await _close(parts)
     return 0
 
 
-async def serve(
-    settings: Settings, source: Source, allocations: AllocationSource, web_config: WebConfig | None = None
-) -> int:
+async def serve(settings: Settings, parts: Parts, web_config: WebConfig | None = None) -> int:
     """Poll and serve until SIGTERM or SIGINT. Raises OSError if the address cannot be served on."""
     stop = asyncio.create_task(_told_to_stop())
-    poller = _poller(settings, source, allocations)
+    poller = _poller(settings, parts)
     pages = Pages(lambda: poller.latest, settings.node, settings.stale_after_seconds)
     web_config = web_config or WebConfig()
     guard = Guard(web_config, settings.max_requests)
@@ -146,7 +153,7 @@ async def serve(
             if task is not None:
                 task.cancel()
         listener.close()
-        await asyncio.gather(runner.cleanup(), _close(source, allocations))
+        await asyncio.gather(runner.cleanup(), _close(parts))
     if reason:
         _start_again(reason)
     return 0
@@ -194,9 +201,9 @@ def _write_whole(path: Path, text: str) -> None:
         draft.unlink(missing_ok=True)
 
 
-async def _close(source: Source, allocations: AllocationSource) -> None:
-    parts = {id(part): part for part in (source, allocations)}.values()
-    await asyncio.wait([asyncio.create_task(part.close()) for part in parts], timeout=CLOSE_SECONDS)
+async def _close(parts: Parts) -> None:
+    sources = {id(source): source for source in (parts.source, parts.allocations)}.values()
+    await asyncio.wait([asyncio.create_task(source.close()) for source in sources], timeout=CLOSE_SECONDS)
 
 
 if __name__ == "__main__":

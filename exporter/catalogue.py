@@ -143,7 +143,7 @@ DRIVER_UP = _health(
 KUBELET_UP = _health(
     "gpuscale_kubelet_up",
     ("node", "reason"),
-    "1 if the kubelet told which container holds which GPU at the last poll, else 0 and the reason.",
+    "1 if the kubelet told which container holds which GPU when it was last asked, else 0 and the reason.",
     "Snapshot.kubelet",
 )
 GPUS_EXPECTED = _health(

@@ -108,7 +108,7 @@ async def _look(settings: Settings) -> Found:
     from exporter.__main__ import wire
 
     patient = dataclasses.replace(settings, deadline_seconds=max(settings.deadline, LONGEST_FIRST_READ_SECONDS))
-    driver, kubelet = wire(patient)
+    driver, kubelet, _ = wire(patient)
     found, library = await look(driver, kubelet), loaded_library()
     return dataclasses.replace(
         found,

@@ -8,7 +8,8 @@ import asyncio
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ from exporter.readings import Allocation, SourceState
 LIST_METHOD = "/v1.PodResourcesLister/List"
 MAX_MESSAGE_BYTES = 64 * 2**20
 KEPT_POLLS = 3
+REST_SECONDS = 5.0
+"""For so long, less the slack, the kubelet is left alone while nothing on the node says that its answer changed."""
+_SLACK_SECONDS = 0.5
+"""By how much a poll may come before its time."""
 OFF = SourceState(up=False, reason="off", message="container series are off: no kubelet socket is set")
 _UP = SourceState(up=True)
 
@@ -51,11 +56,19 @@ class _FailedError(Exception):
 
 
 class KubeletAllocations:
-    """Allocations of this node. socket_path "" = off. deadline_seconds bounds one question."""
+    """Allocations of this node. socket_path "" = off. deadline_seconds bounds one question.
 
-    def __init__(self, socket_path: str, deadline_seconds: float) -> None:
+    signs: what changes whenever containers of the node do; None = it can't be told, and the kubelet is asked each time.
+    """
+
+    def __init__(
+        self, socket_path: str, deadline_seconds: float, signs: Callable[[], object | None] = lambda: None
+    ) -> None:
         self._path = socket_path
         self._deadline = deadline_seconds
+        self._signs = signs
+        self._asked_with: object | None = None
+        self._rests_until = 0.0
         # gRPC's own loop integration cannot be stopped in bounded time; one thread with a deadline can
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kubelet")
         self._channel: Any = None
@@ -69,6 +82,10 @@ class KubeletAllocations:
         """Return what every container holds; while the kubelet fails the last answer, for 3 polls at most."""
         if not self._path:
             return None, OFF
+        signs = self._signs()
+        if signs is not None and signs == self._asked_with and time.monotonic() < self._rests_until:
+            return self._last_good, _UP
+        self._asked_with, self._rests_until = signs, 0.0
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._thread, self._list)
         except _FailedError as failed:
@@ -76,6 +93,11 @@ class KubeletAllocations:
             if self._failures > KEPT_POLLS:
                 self._last_good = None
             return self._last_good, failed.state
+        # an answer that has just changed may change again before its containers show
+        if signs is not None and found is self._last_good:
+            self._rests_until = time.monotonic() + REST_SECONDS - _SLACK_SECONDS
+            # open, it costs a poll's worth of CPU each second
+            self._drop_channel()
         self._failures, self._last_good = 0, found
         return found, _UP
 

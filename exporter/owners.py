@@ -61,9 +61,14 @@ class ProcessOwners:
         self._names_wanted = names_wanted
         self._running: asyncio.Future[Matched] | None = None
         self._names: Mapping[str, Named] = {}
+        self._signs: object | None = None
         self._live: dict[str, int] = {}
         self._ended: frozenset[str] = frozenset()
         self._polls_to_scan = 0
+
+    def signs(self) -> object | None:
+        """Return what is unequal to before whenever containers or their processes have changed; None = not known."""
+        return self._signs
 
     async def match(self, gpus: tuple[GpuReading, ...], allocations: tuple[Allocation, ...] | None) -> Matched:
         """Never raises, never blocks the loop, ends within the deadline."""
@@ -81,6 +86,7 @@ class ProcessOwners:
         return Matched(allocations, state)
 
     def _match(self, gpus: tuple[GpuReading, ...], allocations: tuple[Allocation, ...] | None) -> Matched:
+        self._signs = None
         pids = {process.pid for gpu in gpus for process in gpu.processes or ()}
         if not is_host_proc(self._proc):
             return Matched(allocations, NO_HOST_PROC, {NO_HOST_PROC.reason: len(pids)} if pids else {})
@@ -92,6 +98,7 @@ class ProcessOwners:
             message = f"{self._logs}: {error.strerror}: mount it to tell processes by container, and pods that ended"
             state = SourceState(up=False, reason="no_container_names", message=message)
             return Matched(allocations, state, _unresolved(where, {}), names=called)
+        self._signs = names, pids
         owner = owners(where, names)
         unresolved = _unresolved(where, owner)
         if allocations is None:

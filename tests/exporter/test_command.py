@@ -219,7 +219,7 @@ def test_sigterm_ends_it_even_while_a_device_thread_hangs_and_the_source_cannot_
                 await asyncio.Event().wait()
 
         settings = parse(sys.argv[1:], {})
-        sys.exit(asyncio.run(command.serve(settings, Stuck(), Stuck())))
+        sys.exit(asyncio.run(command.serve(settings, command.Parts(Stuck(), Stuck(), None))))
     """
     command = (sys.executable, "-c", textwrap.dedent(program))
     with running(tmp_path, command=command) as (process, url):
@@ -251,7 +251,7 @@ def test_a_source_that_needs_a_new_process_gets_one(tmp_path: Path) -> None:
             async def close(self):
                 pathlib.Path(settings.address_file).unlink(missing_ok=True)
 
-        sys.exit(asyncio.run(command.serve(settings, Replaced(), Replaced())))
+        sys.exit(asyncio.run(command.serve(settings, command.Parts(Replaced(), Replaced(), None))))
     """
     command = (sys.executable, "-c", textwrap.dedent(program))
     with running(tmp_path, "--poll-seconds", "0.05", command=command) as (process, _):

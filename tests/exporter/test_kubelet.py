@@ -6,7 +6,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter import kubelet
-from exporter.kubelet import KEPT_POLLS, KubeletAllocations, decode_list
+from exporter.kubelet import KEPT_POLLS, REST_SECONDS, KubeletAllocations, decode_list
 from exporter.readings import Allocation, MigReading
 from tests.exporter.build import gpu, published, snapshot, values
 from tests.exporter.podresources import claim, container, devices, part, pod, serving, varint
@@ -38,8 +38,10 @@ def remove(path: Path) -> None:
 
 
 @contextmanager
-def asking(path: Path | str, deadline: float = 20) -> Iterator[KubeletAllocations]:
-    source = KubeletAllocations(str(path), deadline)
+def asking(
+    path: Path | str, deadline: float = 20, signs: Callable[[], object | None] = lambda: None
+) -> Iterator[KubeletAllocations]:
+    source = KubeletAllocations(str(path), deadline, signs)
     try:
         yield source
     finally:
@@ -96,6 +98,40 @@ class TestRealServer:
         with serving(path, lambda *_: part(9, b"\0" * 2000)), asking(path) as source:
             found, state = await source.allocations()
         assert (found, state.reason) == (None, "too_large")
+
+    async def test_it_is_left_alone_while_no_container_changes_and_for_a_few_seconds_at_most(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[int] = []
+        signs: list[object] = ["one pod"]
+        now = [100.0]
+        monkeypatch.setattr(kubelet.time, "monotonic", lambda: now[0])
+
+        async def asks() -> int:
+            before = len(asked)
+            assert await source.allocations() == (EXPECTED, kubelet._UP)
+            return len(asked) - before
+
+        with serving(path, lambda *_: asked.append(1) or ONE), asking(path, signs=lambda: signs[0]) as source:
+            assert [await asks() for _ in range(4)] == [1, 1, 0, 0], "a new answer is asked for once more"
+            now[0] += REST_SECONDS
+            assert [await asks() for _ in range(2)] == [1, 0]
+            signs[0] = "two pods"
+            assert [await asks() for _ in range(2)] == [1, 0]
+            signs[0] = None
+            assert [await asks() for _ in range(2)] == [1, 1], "nothing tells whether anything changed"
+
+    async def test_a_kubelet_that_fails_is_not_left_alone(self, path: Path) -> None:
+        with asking(path, signs=lambda: "the same") as source:
+            with serving(path, lambda *_: ONE):
+                for _ in range(3):
+                    await source.allocations()
+            remove(path)
+            assert (await source.allocations())[1].up, "it was asked a moment ago"
+            source._rests_until = 0
+            assert not (await source.allocations())[1].up
+            with serving(path, lambda *_: ONE):
+                assert (await source.allocations())[1].up
 
     async def test_a_kubelet_that_comes_back_is_asked_again_at_once(self, path: Path) -> None:
         with asking(path) as source:

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -217,6 +218,26 @@ async def test_idle_pods_that_live_are_looked_at_one_by_one_and_all_processes_on
     assert values(series, USAGE, pod="a") == []
     assert values(series, USAGE, pod="b") == [55]
     assert len(looks) == 2
+
+
+async def test_what_changes_with_containers_and_processes_is_told_and_nothing_where_they_are_not_seen(
+    tmp_path: Path,
+) -> None:
+    host = Host(tmp_path / "host")
+    two_pods(host)
+    source = ProcessOwners(host.proc, host.logs, 20)
+    signs = [source.signs()]
+    for gpus in ((gpu(processes=LISTED),), (gpu(processes=LISTED),), (gpu(processes=LISTED[:1]),)):
+        await source.match(gpus, SHARED)
+        signs.append(source.signs())
+    host.named("c", pod_uid(3), "c")
+    await source.match((gpu(processes=LISTED[:1]),), SHARED)
+    signs.append(source.signs())
+    assert signs[0] is None
+    assert [one == other for one, other in pairwise(signs[1:])] == [True, False, False]
+    blind = ProcessOwners(Host(tmp_path / "foreign", with_init=False).proc, host.logs, 20)
+    await blind.match((gpu(processes=LISTED),), SHARED)
+    assert blind.signs() is None
 
 
 async def test_a_proc_that_breaks_or_hangs_never_fails_a_poll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

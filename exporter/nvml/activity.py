@@ -19,6 +19,7 @@ METRICS: Mapping[str, int | None] = {
     "tensor_active_ratio": getattr(pynvml, "NVML_GPM_METRIC_ANY_TENSOR_UTIL", None),
     "dram_active_ratio": getattr(pynvml, "NVML_GPM_METRIC_DRAM_BW_UTIL", None),
 }
+_ASKED = {field: number for field, number in METRICS.items() if number is not None}
 LONGEST_SECONDS = 600.0
 """Two samples further apart than this say nothing about now."""
 _SLACK_SECONDS = 0.1
@@ -37,6 +38,7 @@ class Activity:
         self._supported: bool | None = None
         self._before: Any = None
         self._spare: Any = None
+        self._question: Any = None
         self._at = 0.0
         self._last: Ratios = {}
 
@@ -77,17 +79,12 @@ class Activity:
         return sample
 
     def _between(self, before: Any, after: Any) -> Ratios:
-        asked = pynvml.c_nvmlGpmMetricsGet_t()
-        asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        asked = self._question = self._question or _question()
         asked.sample1, asked.sample2 = before, after
-        wanted = [(field, number) for field, number in METRICS.items() if number is not None]
-        asked.numMetrics = len(wanted)
-        for place, (_, number) in enumerate(wanted):
-            asked.metrics[place].metricId = number
         answer = self._gpu.first(("nvmlGpmMetricsGet", lambda _: pynvml.nvmlGpmMetricsGet(asked)))
         if isinstance(answer, Absent):
             return dict.fromkeys(METRICS, answer)
-        return {field: _ratio(asked.metrics[place]) for place, (field, _) in enumerate(wanted)}
+        return {field: _ratio(asked.metrics[place]) for place, field in enumerate(_ASKED)}
 
 
 class Activities:
@@ -119,6 +116,16 @@ class Activities:
         for key in self._instances.keys() - self._asked.keys():
             self._instances.pop(key).free()
         self._asked = {}
+
+
+def _question() -> Any:
+    # it has room for some hundred metrics: made for each poll, it costs more than the answer
+    asked = pynvml.c_nvmlGpmMetricsGet_t()
+    asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+    asked.numMetrics = len(_ASKED)
+    for place, number in enumerate(_ASKED.values()):
+        asked.metrics[place].metricId = number
+    return asked
 
 
 def _ratio(metric: Any) -> float | Absent:

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from exporter.nvml.workers import Worker, tell
 
 T = TypeVar("T")
-_HEAD_START_SECONDS = 0.002
+_HEAD_START_SECONDS = 0.005
 
 
 class Turn:

@@ -45,7 +45,7 @@ from tests.exporter.host import Host, pod_uid  # noqa: E402 - as above
 from tests.fakenvml.build import build, compiler  # noqa: E402 - as above
 from tests.fakenvml.reader import environment  # noqa: E402 - as above
 from tests.fakenvml.scenario import load, uuid  # noqa: E402 - as above
-from tests.fakenvml.state import FakeDriver  # noqa: E402 - as above
+from tests.fakenvml.state import Device, FakeDriver  # noqa: E402 - as above
 
 MOST_OF_PEER = 1 / 10
 MOST_OF_BYTES = 1.5
@@ -228,6 +228,41 @@ def prepare(fake: FakeDriver) -> None:
     fake.state.event_step_ms = 1000
 
 
+@contextlib.contextmanager
+def at_work(fake: FakeDriver) -> Iterator[None]:
+    """Let what a load moves be another figure at each poll: what stands still is cheaper to publish."""
+    ended = threading.Event()
+
+    def work() -> None:
+        step = 1
+        while not ended.wait(0.4):
+            step = -step
+            for number in range(GPUS):
+                move(fake.state.devices[number], step)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def move(device: Device, step: int) -> None:
+    device.gpu_percent += step
+    device.memory_percent += step
+    device.temperature += step
+    device.power_mw += 1000 * step
+    device.memory_used += step * 2**20
+    device.memory_free -= step * 2**20
+    for domain in range(len(device.clock_mhz)):
+        device.clock_mhz[domain] += 15 * step
+    for process in range(device.process_count):
+        device.processes[process].memory_used += step * 2**18
+        device.processes[process].sm_percent += step
+
+
 def hang(fake: FakeDriver, server: Server) -> None:
     """Let one GPU hang, and see that it costs nothing but itself."""
     fake.state.devices[HUNG_GPU].hang = 1
@@ -289,6 +324,7 @@ def compare(
             print("\nnvitop-exporter is not installed, so it is left out: pip install 'gpuscale[bench]'", end="")
         broken = stack.enter_context(FakeDriver(folder / "broken.state"))
         prepare(broken)
+        stack.enter_context(at_work(fake))
         hung = stack.enter_context(ours(environment(library, broken.path), folder, kind="hung"))
         hang(broken, hung)
         others.append(stack.enter_context(ours(env, folder, kind="node", node=node)))

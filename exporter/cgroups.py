@@ -22,6 +22,7 @@ _POD_AND_CONTAINER = re.compile(
 )
 _POD = re.compile(rf"pod(?P<uid>{_UID})(?![0-9a-f])")
 _LOG = re.compile(r"(?P<pod>[^_]+)_(?P<namespace>[^_]+)_(?P<container>[^_]+)-(?P<id>[0-9a-f]{64})\.log")
+_ID_IN_LOG = slice(-len(".log") - 64, -len(".log"))
 _LOG_TARGET = re.compile(rf"_(?P<uid>{_UID})(?:/|$)")
 
 
@@ -95,9 +96,11 @@ def container_names(directory: Path, known: Mapping[str, Named] = NOBODY_KNOWN) 
     found: dict[str, Named] = {}
     with os.scandir(directory) as entries:
         for entry in entries:
-            if match := _LOG.fullmatch(entry.name):
-                before = known.get(match["id"])
-                found[match["id"]] = before if before and before.pod_uid else _named(match, entry.path)
+            before = known.get(entry.name[_ID_IN_LOG])
+            if before and before.pod_uid:
+                found[entry.name[_ID_IN_LOG]] = before
+            elif match := _LOG.fullmatch(entry.name):
+                found[match["id"]] = _named(match, entry.path)
     return found
 
 

@@ -62,6 +62,8 @@ class ProcessOwners:
         self._running: asyncio.Future[Matched] | None = None
         self._names: Mapping[str, Named] = {}
         self._signs: object | None = None
+        self._held_of: object = None
+        self._held = Holdings()
         self._live: dict[str, int] = {}
         self._ended: frozenset[str] = frozenset()
         self._polls_to_scan = 0
@@ -105,9 +107,20 @@ class ProcessOwners:
             return Matched(None, _UP, unresolved, owner, called)
         present = self._without_ended(allocations, names, where)
         current = {id_: name for id_, name in names.items() if name.pod_uid in self._live}
-        who = holdings(present, gpus)
+        who = self._holdings(present, gpus)
         told = pids_of(who, gpus, owner, current.values())
         return Matched(with_pids(present, told), _UP, unresolved, owner, called, who.with_pids(told))
+
+    def _holdings(self, allocations: tuple[Allocation, ...], gpus: tuple[GpuReading, ...]) -> Holdings:
+        """Find who holds what, or say again what was found where nothing has changed that it follows from."""
+        of = (
+            allocations,
+            tuple((gpu.uuid, gpu.index, gpu.fault, gpu.facts.get("minor_number"), gpu.mig) for gpu in gpus),
+        )
+        if of != self._held_of:
+            self._held_of, self._held = of, holdings(allocations, gpus)
+        self._held = self._held.told_of({gpu.uuid: gpu for gpu in gpus})
+        return self._held
 
     def _without_ended(
         self, allocations: tuple[Allocation, ...], names: Mapping[str, Named], where: Where
@@ -184,7 +197,9 @@ def pids_of(
 def with_pids(allocations: tuple[Allocation, ...], pids: Mapping[Holder, tuple[int, ...]]) -> tuple[Allocation, ...]:
     """PURE: tell each container its processes, where they are known."""
     return tuple(
-        dataclasses.replace(a, pids=pids[holder]) if (holder := (a.namespace, a.pod, a.container)) in pids else a
+        Allocation(*holder, a.resource, a.device_ids, pids[holder])
+        if (holder := (a.namespace, a.pod, a.container)) in pids
+        else a
         for a in allocations
     )
 

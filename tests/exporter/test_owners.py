@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -6,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from exporter import owners
+from exporter.holdings import holdings
 from exporter.owners import SCAN_POLLS, Matched, ProcessOwners
 from exporter.poller import Poller
-from exporter.readings import Allocation, GpuReading, SourceState
+from exporter.readings import AbsentReason, Allocation, GpuReading, MigReading, SourceState
 from tests.exporter.build import UP, Series, gpu, holds, names, process, read, values
 from tests.exporter.host import Host, container_id, pod_uid
 
@@ -238,6 +240,26 @@ async def test_what_changes_with_containers_and_processes_is_told_and_nothing_wh
     blind = ProcessOwners(Host(tmp_path / "foreign", with_init=False).proc, host.logs, 20)
     await blind.match((gpu(processes=LISTED),), SHARED)
     assert blind.signs() is None
+
+
+def test_holdings_follow_every_change_that_they_depend_on(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    source = ProcessOwners(host.proc, host.logs, 20)
+    split = MigReading("MIG-1", 1, 0, "1g.10gb", memory_total_bytes=2**30)
+    worlds: list[tuple[tuple[Allocation, ...], GpuReading]] = [
+        (SHARED, gpu()),
+        (SHARED, gpu(processes=LISTED)),
+        (SHARED[:1], gpu()),
+        (SHARED[:1], gpu(fault=AbsentReason.LOST)),
+        (SHARED[:1], gpu(mig=(split,))),
+        ((holds("a", "MIG-1"),), gpu(mig=(split,))),
+        ((holds("a", "MIG-1"),), gpu(mig=(dataclasses.replace(split, memory_total_bytes=2**31),))),
+        ((holds("a", "nvidia0"),), gpu(index=0)),
+        ((holds("a", "nvidia0"),), gpu(index=1)),
+        ((holds("a", "nvidia0"),), gpu(index=1, facts={"minor_number": "0"})),
+    ]
+    for allocations, one in [*worlds, *worlds[::-1]]:
+        assert source._holdings(allocations, (one,)) == holdings(allocations, (one,))
 
 
 async def test_a_proc_that_breaks_or_hangs_never_fails_a_poll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

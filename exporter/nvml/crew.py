@@ -56,18 +56,19 @@ class Crew:
         loop = asyncio.get_running_loop()
         finished: asyncio.Future[None] = loop.create_future()
         present = _Round(jobs, lambda: tell(loop, lambda: _finish(finished)))
+        if not present.waits():
+            return present.answers
+        self._send(present)
         try:
-            if present.waiting:
-                self._send(present)
-            while present.waiting:
+            while present.waits():
                 before = present.begun
                 await asyncio.wait({finished}, timeout=_HEAD_START_SECONDS)
-                if present.waiting and present.begun == before:
+                if present.waits() and present.begun == before:
                     self._send(present)
-            if present.left:
-                await asyncio.wait({finished}, timeout=deadline_seconds)
+            await asyncio.wait({finished}, timeout=deadline_seconds)
         finally:
             present.close()
+        # a copy: what comes later is dropped
         return list(present.answers)
 
     def stop(self) -> None:
@@ -92,10 +93,9 @@ class _Round(Generic[T]):
         self._finished = finished
         self._lock = threading.Lock()
         self._todo = deque((place, *job) for place, job in enumerate(jobs) if not job[0].busy)
-        self.left = len(self._todo)
+        self._left = len(self._todo)
 
-    @property
-    def waiting(self) -> bool:
+    def waits(self) -> bool:
         """Whether a job has not begun."""
         return bool(self._todo)
 
@@ -111,11 +111,11 @@ class _Round(Generic[T]):
             self.answers[place] = answer
             with self._lock:
                 turn.began = None
-                self.left -= 1
+                self._left -= 1
 
     def tell_if_finished(self) -> None:
         """Tell the asker once no job is left. By the thread that is free again, so that the next round finds it."""
-        if not self.left:
+        if not self._left:
             self._finished()
 
     def close(self) -> None:

@@ -88,19 +88,16 @@ class ProcessOwners:
         return Matched(allocations, state)
 
     def _match(self, gpus: tuple[GpuReading, ...], allocations: tuple[Allocation, ...] | None) -> Matched:
-        self._signs = None
         pids = {process.pid for gpu in gpus for process in gpu.processes or ()}
+        names, unnamed = self._look_up_names()
+        # containers come and go before the eyes of who cannot see their processes, too
+        self._signs = None if unnamed else (names, pids)
         if not is_host_proc(self._proc):
             return Matched(allocations, NO_HOST_PROC, {NO_HOST_PROC.reason: len(pids)} if pids else {})
         where = places(self._proc, pids)
         called = process_names(self._proc, pids) if self._names_wanted else {}
-        try:
-            names = self._names = container_names(self._logs, self._names)
-        except OSError as error:
-            message = f"{self._logs}: {error.strerror}: mount it to tell processes by container, and pods that ended"
-            state = SourceState(up=False, reason="no_container_names", message=message)
-            return Matched(allocations, state, _unresolved(where, {}), names=called)
-        self._signs = names, pids
+        if unnamed:
+            return Matched(allocations, unnamed, _unresolved(where, {}), names=called)
         owner = owners(where, names)
         unresolved = _unresolved(where, owner)
         if allocations is None:
@@ -110,6 +107,15 @@ class ProcessOwners:
         who = self._holdings(present, gpus)
         told = pids_of(who, gpus, owner, current.values())
         return Matched(with_pids(present, told), _UP, unresolved, owner, called, who.with_pids(told))
+
+    def _look_up_names(self) -> tuple[Mapping[str, Named], SourceState | None]:
+        """Return the containers' names by id, or why there are none."""
+        try:
+            self._names = container_names(self._logs, self._names)
+        except OSError as error:
+            message = f"{self._logs}: {error.strerror}: mount it to tell processes by container, and pods that ended"
+            return {}, SourceState(up=False, reason="no_container_names", message=message)
+        return self._names, None
 
     def _holdings(self, allocations: tuple[Allocation, ...], gpus: tuple[GpuReading, ...]) -> Holdings:
         """Find who holds what, or say again what was found where nothing has changed that it follows from."""

@@ -237,9 +237,13 @@ async def test_what_changes_with_containers_and_processes_is_told_and_nothing_wh
     signs.append(source.signs())
     assert signs[0] is None
     assert [one == other for one, other in pairwise(signs[1:])] == [True, False, False]
-    blind = ProcessOwners(Host(tmp_path / "foreign", with_init=False).proc, host.logs, 20)
-    await blind.match((gpu(processes=LISTED),), SHARED)
-    assert blind.signs() is None
+    foreign = Host(tmp_path / "foreign", with_init=False).proc
+    without_processes = ProcessOwners(foreign, host.logs, 20)
+    without_names = ProcessOwners(host.proc, tmp_path / "missing", 20)
+    for blind in (without_processes, without_names):
+        await blind.match((gpu(processes=LISTED),), SHARED)
+    assert without_processes.signs() is not None, "containers come and go all the same"
+    assert without_names.signs() is None
 
 
 def test_holdings_follow_every_change_that_they_depend_on(tmp_path: Path) -> None:

@@ -128,7 +128,10 @@ async def once(settings: Settings, parts: Parts) -> int:
 
 
 async def serve(settings: Settings, parts: Parts, web_config: WebConfig | None = None) -> int:
-    """Poll and serve until SIGTERM or SIGINT. Raises OSError if the address cannot be served on."""
+    """Poll and serve until SIGTERM or SIGINT; SIGHUP has the web configuration read again.
+
+    Raises OSError if the address cannot be served on.
+    """
     stop = asyncio.create_task(_told_to_stop())
     poller = _poller(settings, parts)
     pages = Pages(lambda: poller.latest, settings.node, settings.stale_after_seconds)
@@ -137,6 +140,7 @@ async def serve(settings: Settings, parts: Parts, web_config: WebConfig | None =
     runner = web.AppRunner(pages.app(guard), access_log=None, shutdown_timeout=CLOSE_SECONDS / 2)
     await runner.setup()
     listener = Listener(runner, guard, settings.web_config_file, web_config)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, listener.ask)
     # what is there by now stays: the garbage collector need not walk through it while a scrape waits
     gc.freeze()
     polling = asyncio.create_task(poller.run())

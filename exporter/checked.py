@@ -4,16 +4,39 @@ Why it exists: whoever writes a simulation file is told every fault of it at onc
 """
 
 import dataclasses
-import math
+import json
 import types
 import typing
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from exporter.readings import AbsentReason
 
 T = TypeVar("T")
 _REQUIRED = object()
+_LARGEST = 2**64
+_DIGITS = 20
+"""A number of more digits is no whole one that anybody means, and Python refuses to read the longest of them."""
+
+
+class Object(dict[str, object]):
+    """A JSON object that knows which of its keys are given more than once; the last value counts."""
+
+    def __init__(self, pairs: Sequence[tuple[str, object]]) -> None:
+        super().__init__(pairs)
+        self.repeated: tuple[str, ...] = ()
+        if len(self) < len(pairs):
+            self.repeated = tuple(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+
+
+def read_json(content: bytes) -> object:
+    """Return what a JSON text says, its objects as Object. Raises ValueError, RecursionError."""
+    return json.loads(content, object_pairs_hook=Object, parse_int=_number)
+
+
+def _number(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _DIGITS else float(digits)
 
 
 class Checked:
@@ -23,6 +46,7 @@ class Checked:
         self._values = values
         self._path = path
         self._faults = faults
+        self._once(values)
 
     def only(self, *keys: str) -> None:
         """Add every other key to the faults."""
@@ -37,6 +61,13 @@ class Checked:
             return value
         self._fault(key, "must be text" if default is not _REQUIRED else "must be non-empty text")
         return ""
+
+    def natural(self, key: str, default: object = _REQUIRED) -> int:
+        """Take a whole number that is not negative."""
+        value = self.whole(key, default)
+        if value is not None and value < 0:
+            self._fault(key, "must be a whole number of 0 or more")
+        return value or 0
 
     def whole(self, key: str, default: object = _REQUIRED) -> int | None:
         """Take a whole number; None only where that is the default."""
@@ -126,6 +157,7 @@ class Checked:
         """Take an object of texts."""
         value = self._take(key, {})
         if isinstance(value, dict) and all(isinstance(item, str) for item in value.values()):
+            self._once(value, f"{key}.")
             return value
         self._fault(key, "must be an object of texts")
         return {}
@@ -160,6 +192,10 @@ class Checked:
         value = self._values.get(key)
         return default if value is None else value
 
+    def _once(self, values: Mapping[str, object], path: str = "") -> None:
+        for key in values.repeated if isinstance(values, Object) else ():
+            self._faults.append(f"{self._path}{path}{key}: is given more than once")
+
     def _fault(self, key: str, complaint: str) -> None:
         shown = f", not {self._values[key]!r:.60}" if key in self._values and complaint.startswith("must") else ""
         owner = self._values.get("uuid")
@@ -168,4 +204,5 @@ class Checked:
 
 
 def _is_whole(value: float) -> bool:
-    return math.isfinite(value) and value == int(value)
+    # what is not a number is within no limits
+    return abs(value) <= _LARGEST and value == int(value)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from exporter.catalogue import CATALOGUE
-from exporter.exposition import OPENMETRICS_END, Body, Texts, finish
+from exporter.exposition import OPENMETRICS_END, Body, Texts, escape_label, finish
 from exporter.readings import GpuReading
 
 DIALECT = "dialect"
@@ -48,10 +48,11 @@ def _others(gpus: Sequence[str], known: Sequence[GpuReading]) -> re.Pattern[str]
     if unknown:
         raise QueryError(f"no GPU {', '.join(unknown)}: known are {', '.join(gpu.uuid for gpu in known) or 'none'}")
     others = [gpu for gpu in known if gpu.uuid not in gpus and str(gpu.index) not in gpus]
-    marks = [f'"{re.escape(name)}"' for gpu in others for name in _spellings(gpu.uuid)]
-    # the cce dialect names a card by nothing else
-    marks += [f'gpu_index="{gpu.index}"' for gpu in others]
-    return re.compile("|".join(marks)) if others else None
+    uuids = "|".join(re.escape(escape_label(name)) for gpu in others for name in _spellings(gpu.uuid))
+    indexes = "|".join(str(gpu.index) for gpu in others)
+    # a pod, or a process, may be called like a GPU: only the labels that name one tell whose series it is
+    marks = f'(?:uuid|UUID|gpuID)="(?:{uuids})"|gpu_index="(?:{indexes})"'
+    return re.compile(f"[{{,](?:{marks})[,}}]") if others else None
 
 
 def _spellings(uuid: str) -> Iterable[str]:

@@ -5,6 +5,7 @@ is exchanged, so no connection is refused; a configuration that is wrong is told
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 from pathlib import Path
@@ -36,25 +37,36 @@ class Listener:
         self._socket: socket.socket | None = None
         self._behind: socket.socket | None = None
         self._site: web.SockSite | None = None
+        self._asked = asyncio.Event()
 
     async def start(self, host: str, port: int) -> None:
         """Serve on an address; port 0 takes a free one. Raises OSError if it can't be had."""
         self._socket = await asyncio.to_thread(_listen, host, port)
         await self._serve(self._config)
 
+    def ask(self) -> None:
+        """Let the next look come now, and read the files even if they seem to be the same."""
+        if not self._path:
+            log.info("there is nothing to read again: no --web-config-file is set")
+        self._asked.set()
+
     async def watch(self) -> None:
-        """Look at the files once a second, for ever."""
+        """Look at the files once a second, and when asked, for ever."""
         while True:
-            await asyncio.sleep(WATCH_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), WATCH_SECONDS)
+            asked = self._asked.is_set()
+            self._asked.clear()
             try:
-                await self.look()
+                await self.look(anew=asked)
             except Exception:
                 # what is served now stays served: a surprise in a changed file must not end the exporter
                 log.exception("the web configuration could not be looked at")
 
-    async def look(self) -> bool:
-        """Use the files anew if one of them has changed. Whether a new configuration is in use."""
-        if not self._path or ((now := _signature(self._config.files)) == self._seen and not self._refused):
+    async def look(self, *, anew: bool = False) -> bool:
+        """Use the files if one of them has changed, or anyway. Whether a new configuration is in use."""
+        now = _signature(self._config.files)
+        if not self._path or not (anew or self._refused or now != self._seen):
             return False
         self._seen = now
         try:
@@ -67,7 +79,7 @@ class Listener:
         self._refused = ""
         self._guard.take(config)
         await self._serve(config)
-        log.info("the web configuration has changed and is in use")
+        log.info("the web configuration was read again and is in use")
         return True
 
     def _tell(self, fault: str) -> None:

@@ -5,17 +5,17 @@ one seam of every simulation; it is read again at each poll, so that whoever wri
 """
 
 import dataclasses
-import json
 import math
 import re
 import stat
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exporter.checked import Checked
+from exporter.checked import Checked, read_json
 from exporter.details import DetailReading
 from exporter.readings import (
     MEMORY_FIELDS,
@@ -181,7 +181,7 @@ def _spec_gpu(name: str, index: int, model: Model, now: float) -> GpuReading:
 def parse(content: bytes) -> World:
     """Read the JSON text of a simulation file. Raises SimulationError that names every fault, device and field."""
     try:
-        document = json.loads(content)
+        document = read_json(content)
     except (ValueError, RecursionError) as error:
         raise SimulationError(f"is not JSON: {error}") from None
     if not isinstance(document, dict):
@@ -201,7 +201,7 @@ def parse(content: bytes) -> World:
 
 def _device(item: Checked, position: int, processes: Sequence[ProcessReading] | None) -> GpuReading:
     item.only("uuid", "index", "name", "fault", *MEMORY_FIELDS, *_NUMBERS, *_SCALARS, *_NESTED)
-    identity = (item.text("uuid"), item.whole("index", position) or 0, item.text("name", "GPU"))
+    identity = (item.text("uuid"), item.natural("index", position), item.text("name", "GPU"))
     sizes = {field: item.whole(field, None) for field in MEMORY_FIELDS}
     numbers = {field: item.number(field) for field in _NUMBERS}
     further = item.typed(GpuReading, *_SCALARS) | _nested(item)
@@ -245,7 +245,7 @@ def _nested(item: Checked) -> dict[str, Any]:
 def _process(item: Checked) -> ProcessReading:
     item.only("pid", "gpu_uuid", "memory_used_bytes", "utilization_percent", "name", "computes", *_PLACE)
     return ProcessReading(
-        pid=item.whole("pid") or 0,
+        pid=item.natural("pid"),
         gpu_uuid=item.text("gpu_uuid"),
         memory_used_bytes=item.whole("memory_used_bytes", None),
         utilization_percent=item.number("utilization_percent"),
@@ -268,14 +268,17 @@ def _allocation(item: Checked) -> Allocation:
 
 
 def _references(gpus: Sequence[GpuReading], processes: Sequence[ProcessReading], faults: list[str]) -> None:
-    known: set[str] = set()
-    for gpu in gpus:
-        if gpu.uuid and gpu.uuid in known:
-            faults.append(f"devices: uuid {gpu.uuid} is there twice")
-        known.add(gpu.uuid)
+    known = Counter(gpu.uuid for gpu in gpus if gpu.uuid)
+    faults += [f"devices: uuid {name} is there {_times(count)}" for name, count in known.items() if count > 1]
+    indexes = Counter(gpu.index for gpu in gpus)
+    faults += [f"devices: index {index} is there {_times(count)}" for index, count in indexes.items() if count > 1]
     for index, process in enumerate(processes):
         if process.gpu_uuid and process.gpu_uuid not in known:
             faults.append(f"processes[{index}].gpu_uuid: no device has the uuid {process.gpu_uuid}")
+
+
+def _times(count: int) -> str:
+    return "twice" if count == 2 else f"{count} times"
 
 
 _PLACE = ("gpu_instance", "compute_instance")

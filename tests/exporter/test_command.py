@@ -169,6 +169,29 @@ def test_a_signal_ends_it_well(tmp_path: Path, number: signal.Signals) -> None:
         assert process.wait(20) == 0
 
 
+def test_sighup_has_the_web_configuration_read_again_and_ends_nothing(tmp_path: Path) -> None:
+    web_config = tmp_path / "web.yml"
+    web_config.write_text("{}\n")
+    with running(tmp_path, "--simulate", "1xT4", "--web-config-file", str(web_config)) as (process, url):
+        scrape_until(url, "aom_node_gpu_usage")
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
+        assert any("the web configuration was read again" in line for line in process.stderr)
+        scrape_until(url, "aom_node_gpu_usage")
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def test_sighup_without_a_web_configuration_says_so_and_ends_nothing(tmp_path: Path) -> None:
+    with running(tmp_path, "--simulate", "1xT4") as (process, url):
+        process.send_signal(signal.SIGHUP)
+        scrape_until(url, "aom_node_gpu_usage")
+        assert process.stderr is not None
+        assert any("no --web-config-file is set" in line for line in process.stderr)
+        process.terminate()
+        assert process.wait(20) == 0
+
+
 def test_a_process_that_got_no_cpu_never_shows_values_of_before_as_present(tmp_path: Path) -> None:
     with running(tmp_path, "--simulate", "1xT4", "--poll-seconds", "0.2") as (process, url):
         before = scrape_until(url, "aom_node_gpu_usage")

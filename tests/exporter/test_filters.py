@@ -78,3 +78,34 @@ async def test_what_a_label_holds_ends_no_line(query: dict[str, tuple[str, ...]]
     whole = set(publication.fresh.plain.split(b"\n"))
     assert set(part.plain.split(b"\n")) <= whole
     assert list(text_string_to_metric_families(part.plain.decode())) or not part.plain
+
+
+@pytest.mark.parametrize("dialect", [(), *((name,) for name in DIALECTS)])
+async def test_a_series_is_not_lost_because_a_pod_or_a_process_is_called_like_another_gpu(
+    dialect: tuple[str, ...], tmp_path: Path
+) -> None:
+    uuids = ("GPU-a", 'GPU-"b\\', "GPU-c")
+    devices = [{"uuid": uuid, "index": at, "utilization_percent": 1} for at, uuid in enumerate(uuids)]
+    like_another = dict(zip(uuids, (*uuids[1:], 'x,uuid="GPU-b",gpu_index="1"'), strict=True))
+    world = {
+        "devices": devices,
+        "processes": [
+            {"pid": 7, "gpu_uuid": uuid, "memory_used_bytes": 2**20, "name": like_another[uuid]} for uuid in uuids
+        ],
+        "allocations": [
+            {"namespace": "n", "pod": like_another[uuid], "container": "a", "device_ids": [uuid]} for uuid in uuids
+        ],
+    }
+    file = tmp_path / "world.json"
+    file.write_text(json.dumps(world))
+    source = SimulatedSource(str(file))
+    poller = Poller(source, source, "n", 1, spoken=Spoken(dialect), process_series=True)
+    publication = await poller.poll()
+    gpus = publication.snapshot.gpus
+    whole = series(publication.fresh.plain)
+    parts = [series(select(publication.fresh, (), (uuid,), gpus).plain) for uuid in uuids]
+    of_no_gpu = set(whole).intersection(*parts)
+    assert sorted(line for part in parts for line in part if line not in of_no_gpu) == sorted(
+        line for line in whole if line not in of_no_gpu
+    )
+    assert not of_no_gpu & {line for line in whole if line.startswith(("aom_", "cce_", "DCGM_"))}

@@ -97,7 +97,7 @@ def test_a_fault_takes_the_values_and_leaves_the_identity() -> None:
 def test_processes_go_to_their_gpu_and_allocations_are_read() -> None:
     processes = [{"pid": 7, "gpu_uuid": "GPU-a", "memory_used_bytes": 5, "utilization_percent": 3.5, "name": "python"}]
     allocations = [{"namespace": "ml", "pod": "p", "container": "c", "device_ids": ["GPU-a"], "pids": [7]}]
-    read = parse(world(DEVICE, DEVICE | {"uuid": "GPU-b"}, processes=processes, allocations=allocations))
+    read = parse(world(DEVICE, DEVICE | {"uuid": "GPU-b", "index": 3}, processes=processes, allocations=allocations))
     assert [gpu.processes for gpu in read.gpus] == [(ProcessReading(7, "GPU-a", 5, 3.5, "python"),), ()]
     assert read.allocations == (Allocation("ml", "p", "c", "nvidia.com/gpu", ("GPU-a",), (7,)),)
 
@@ -111,6 +111,18 @@ def test_numbers_that_no_gpu_can_have_are_left_to_the_publishing_side() -> None:
     (gpu,) = parse(b'{"devices": [{"uuid": "GPU-a", "utilization_percent": NaN, "power_watts": -1}]}').gpus
     assert gpu.utilization_percent != gpu.utilization_percent
     assert gpu.power_watts == -1
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "1" + "0" * 5000, "1e400", "1e300", "NaN", "-Infinity"])
+@pytest.mark.parametrize("field", ["index", "memory_total_bytes", "pcie_width"])
+def test_a_number_without_end_is_a_fault_of_its_field(field: str, number: str) -> None:
+    content = f'{{"devices": [{{"uuid": "a", "{field}": {number}}}]}}'.encode()
+    assert faults(content).startswith(f"devices[0].{field} (a): must be a whole number, not ")
+
+
+@pytest.mark.parametrize("number", [2**64 - 1, 2**64, 1e19])
+def test_what_drivers_say_for_unknown_is_read(number: float) -> None:
+    assert parse(world(DEVICE | {"memory_used_bytes": number})).gpus[0].memory_used_bytes == number
 
 
 def test_all_faults_are_named_at_once_each_with_its_device_and_field() -> None:
@@ -154,6 +166,13 @@ def test_all_faults_are_named_at_once_each_with_its_device_and_field() -> None:
         (b"[]", "must hold a JSON object"),
         (b'{"devices": {}}', "devices: must be a list of objects"),
         (b'{"devices": [], "driver": 5}', "driver: must be text"),
+        (b'{"devices": [], "devices": []}', "devices: is given more than once"),
+        (b'{"devices": [{"uuid": "a", "index": 1, "index": 2}]}', "devices[0].index: is given more than once"),
+        (b'{"devices": [{"uuid": "a", "facts": {"b": "", "b": ""}}]}', "facts.b: is given more than once"),
+        (b'{"devices": [{"uuid": "a", "ecc": {"x": 1, "x": 1}}]}', "devices[0].ecc.x: is given more than once"),
+        (b'{"devices": [{"uuid": "a", "index": -1}]}', "devices[0].index (a): must be a whole number of 0 or more"),
+        (b'{"devices": [{"uuid": "a"}, {"uuid": "b", "index": 0}]}', "devices: index 0 is there twice"),
+        (b'{"processes": [{"pid": -1, "gpu_uuid": "a"}]}', "processes[0].pid: must be a whole number of 0 or more"),
     ],
 )
 def test_a_file_of_another_form_is_refused_in_one_sentence(content: bytes, named: str) -> None:
@@ -168,7 +187,7 @@ async def test_the_file_is_read_again_at_each_poll(tmp_path: Path) -> None:
     assert str(file) in state.message
     file.write_bytes(world(DEVICE))
     assert len((await source.read(1.0))[0]) == 1
-    file.write_bytes(world(DEVICE, DEVICE | {"uuid": "GPU-b"}))
+    file.write_bytes(world(DEVICE, DEVICE | {"uuid": "GPU-b", "index": 3}))
     assert len((await source.read(2.0))[0]) == 2
     file.write_bytes(b"{")
     gpus, state = await source.read(3.0)

@@ -382,7 +382,7 @@ async def test_a_surprise_in_a_look_at_the_file_does_not_end_the_looking(
     looked = asyncio.Event()
     answers = iter((ValueError("embedded null byte"), None))
 
-    async def look() -> bool:
+    async def look(**_: bool) -> bool:
         error = next(answers)
         if error is not None:
             raise error

@@ -12,6 +12,10 @@ class DuplicateKeyError(yaml.YAMLError):
     """One mapping gives a key twice. As text: which key, and in which lines."""
 
 
+class UnreadableError(yaml.YAMLError):
+    """A value can't be what its form or its tag says it is, or stands in too many others. As text: which, and why."""
+
+
 class _Loader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Compose, then compare the keys as they are written: before ``<<`` adds those that may be overridden."""
@@ -24,7 +28,17 @@ class _Loader(yaml.SafeLoader):
                 raise DuplicateKeyError(f"line {line}: {key.value} is given twice, first in line {earlier}")
         return node
 
+    def construct_object(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - as PyYAML has it
+        """Construct, and name the line of a value that can't be: no date has a month 13."""
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
+            raise UnreadableError(f"line {node.start_mark.line + 1}: {error}") from error
+
 
 def load(text: str) -> Any:
-    """Read one document into plain values. Raises yaml.YAMLError, of which DuplicateKeyError is one."""
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader that only compares keys
+    """Read one document into plain values. Raises yaml.YAMLError, of which the errors here are some."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader that only compares keys
+    except RecursionError:
+        raise UnreadableError("it is nested too deeply") from None

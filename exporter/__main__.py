@@ -1,12 +1,14 @@
 """``gpuscale-exporter``: settings -> source, poller, server -> run until told to stop."""
 
 import asyncio
+import contextlib
 import gc
+import io
 import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,9 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] == ["doctor"]:
-        return doctor.main(words[1:], os.environ)
+        return _say(lambda: doctor.main(words[1:], os.environ))
     if words[:1] == ["explain"]:
-        return explain.main(words[1:])
+        return _say(lambda: explain.main(words[1:]))
     try:
         settings = parse(words, os.environ)
         web_config = read_web_config(settings.web_config_file)
@@ -57,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return asyncio.run(once(settings, parts) if settings.once else serve(settings, parts, web_config))
     except OSError as error:
         print(f"gpuscale-exporter: {error}", file=sys.stderr)
+        _forget_output()
         return 1
 
 
@@ -66,6 +69,27 @@ class Parts(NamedTuple):
     source: Source
     allocations: AllocationSource
     owners: ProcessOwners | None
+
+
+def _say(command: Callable[[], int]) -> int:
+    """Run a command that prints; 2 = what it says can't be written, which is no finding of doctor's."""
+    # a name of bytes that are no text must not end it
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        code = command()
+        print(end="", flush=True)
+    except OSError as error:
+        print(f"gpuscale-exporter: {error}", file=sys.stderr)
+        _forget_output()
+        return 2
+    return code
+
+
+def _forget_output() -> None:
+    """Let nothing be written once more at the end, where Python would answer with a traceback."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def wire(settings: Settings) -> Parts:
@@ -121,8 +145,7 @@ def _system_memory(settings: Settings) -> SystemMemory | None:
 async def once(settings: Settings, parts: Parts) -> int:
     """Poll once and print what a scrape would get."""
     publication = await _poller(settings, parts).poll()
-    sys.stdout.write(publication.fresh.plain.decode())
-    sys.stdout.flush()
+    print(publication.fresh.plain.decode(), end="", flush=True)
     await _close(parts)
     return 0
 
@@ -178,6 +201,8 @@ def _start_again(reason: str) -> None:
 async def _listen(listener: Listener, address: Address) -> None:
     try:
         await listener.start(*address)
+    except UnicodeError as error:
+        raise OSError(f"--listen {address}: cannot be served on: it is no name of a host: {error}") from error
     except OSError as error:
         # asyncio wraps what bind says in a sentence of its own; a failed look-up has no number that the system knows
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
@@ -196,7 +221,10 @@ def _announce(runner: web.AppRunner, scheme: str, settings: Settings) -> None:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write by rename, so that who waits for the file never reads half of it."""
+    """Write by rename, so that who waits for the file never reads half of it; a device or a link stays what it is."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        path.write_text(text)
+        return
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_text(text)

@@ -25,10 +25,10 @@ def main(argv: Sequence[str]) -> int:
     for number, name in enumerate(parser.parse_args(list(argv)).names):
         found = "\n\n".join(explained(name))
         if found:
-            sys.stdout.write(("\n" if number else "") + found + "\n")
+            print(("\n" if number else "") + found)
         else:
             near = ", ".join(nearest(name)) or "none"
-            sys.stderr.write(f"gpuscale-exporter: no metric is called {name!r}; the nearest names are: {near}\n")
+            print(f"gpuscale-exporter: no metric is called {name!r}; the nearest names are: {near}", file=sys.stderr)
             code = UNKNOWN_NAME
     return code
 

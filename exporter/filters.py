@@ -48,7 +48,7 @@ def _others(gpus: Sequence[str], known: Sequence[GpuReading]) -> re.Pattern[str]
     if unknown:
         raise QueryError(f"no GPU {', '.join(unknown)}: known are {', '.join(gpu.uuid for gpu in known) or 'none'}")
     others = [gpu for gpu in known if gpu.uuid not in gpus and str(gpu.index) not in gpus]
-    uuids = "|".join(re.escape(escape_label(name)) for gpu in others for name in _spellings(gpu.uuid))
+    uuids = "|".join(re.escape(_printed(name)) for gpu in others for name in _spellings(gpu.uuid))
     indexes = "|".join(str(gpu.index) for gpu in others)
     # a pod, or a process, may be called like a GPU: only the labels that name one tell whose series it is
     marks = f'(?:uuid|UUID|gpuID)="(?:{uuids})"|gpu_index="(?:{indexes})"'
@@ -58,6 +58,10 @@ def _others(gpus: Sequence[str], known: Sequence[GpuReading]) -> re.Pattern[str]
 def _spellings(uuid: str) -> Iterable[str]:
     """Give a UUID as the dialects write it: nvidia_gpu_exporter leaves the beginning out."""
     return dict.fromkeys((uuid, uuid.removeprefix("GPU-"), uuid.removeprefix("GPU-").lower()))
+
+
+def _printed(name: str) -> str:
+    return escape_label(name).encode("utf-8", "replace").decode()
 
 
 def _kept(text: str, collectors: frozenset[str], others: re.Pattern[str] | None) -> Iterator[str]:

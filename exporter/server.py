@@ -65,7 +65,7 @@ class Pages:
             try:
                 body = select(body, collectors, gpus, publication.snapshot.gpus)
             except QueryError as bad:
-                return web.Response(status=400, text=f"{bad}\n")
+                return _answer(f"{bad}\n", status=400)
         openmetrics, gzip = negotiate(request.headers.get("Accept", ""), request.headers.get("Accept-Encoding", ""))
         headers = _HEADERS[openmetrics, gzip] | {"Age": f"{age:.3f}"}
         return web.Response(body=body.form(openmetrics=openmetrics, gzip=gzip), headers=headers)
@@ -83,7 +83,7 @@ class Pages:
     async def landing(self, _request: web.Request) -> web.Response:
         """Show what this is, how it is, and where to go."""
         text = _PAGE.format(node=html.escape(self._node), state=self._state())
-        return web.Response(text=text, content_type="text/html")
+        return _answer(text, content_type="text/html")
 
     def _state(self) -> str:
         publication = self._latest()
@@ -101,6 +101,12 @@ class Pages:
         }
         cells = (f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in rows.items())
         return "<table>" + "".join(cells) + "</table>"
+
+
+def _answer(text: str, status: int = 200, content_type: str = "text/plain") -> web.Response:
+    """Answer with words that are not ours: a name of bytes that are no text is told as a scrape tells it."""
+    body = text.encode("utf-8", "replace")
+    return web.Response(body=body, status=status, content_type=content_type, charset="utf-8")
 
 
 def is_worth_logging(record: logging.LogRecord) -> bool:

@@ -52,16 +52,22 @@ class Address(NamedTuple):
 
 def _address(text: str) -> Address:
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise ValueError("must be HOST:PORT with a port of 0 to 65535, such as 0.0.0.0:9836")
-    return Address(host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port))
+    bare = host.removeprefix("[").removesuffix("]")
+    if not colon or not _is_count(port) or int(port) > 65535 or {"[", "]"} & {*bare} or len(host) - len(bare) == 1:
+        raise ValueError("must be HOST:PORT with a port of 0 to 65535, such as 0.0.0.0:9836 or [::1]:9836")
+    return Address(bare or "0.0.0.0", int(port))
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 10
 
 
 def _seconds(smallest: float) -> Callable[[str], float]:
     def convert(text: str) -> float:
         complaint = f"must be a number of seconds from {smallest:g} to 3600"
         try:
-            seconds = float(text)
+            # Python would read 1_0 as 10
+            seconds = math.nan if "_" in text else float(text)
         except ValueError:
             raise ValueError(complaint) from None
         if not math.isfinite(seconds) or not smallest <= seconds <= 3600:
@@ -72,13 +78,13 @@ def _seconds(smallest: float) -> Callable[[str], float]:
 
 
 def _polls(text: str) -> int:
-    if not text.isdecimal() or not 2 <= int(text) <= 1000:
+    if not _is_count(text) or not 2 <= int(text) <= 1000:
         raise ValueError("must be a whole number from 2 to 1000")
     return int(text)
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) > 10**9:
+    if not _is_count(text) or int(text) > 10**9:
         raise ValueError("must be a whole number from 0 to 10^9")
     return int(text)
 
@@ -121,7 +127,7 @@ def _level(text: str) -> str:
 
 def _xids(text: str) -> frozenset[int]:
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
-    if not all(part.isdecimal() and part.isascii() and len(part) < 10 for part in parts):
+    if not all(_is_count(part) for part in parts):
         raise ValueError('must be Xid numbers separated by commas, such as 74,79, or "" for none')
     return frozenset(int(part) for part in parts)
 
@@ -214,6 +220,9 @@ def parse(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
         if field.name not in given:
             continue
         name, text = given[field.name]
+        if "\0" in text:
+            faults.append(f"{name} must hold no NUL, not {text!r}")
+            continue
         try:
             values[field.name] = field.metadata["convert"](text)
         except ValueError as fault:
@@ -273,6 +282,12 @@ def _nearest(field: str, known: Sequence[str]) -> str:
     return f"did you mean {shown[0]}?" if close else f"known are {', '.join(shown)}"
 
 
+def _meant(word: str, known: Sequence[str]) -> str:
+    flag = word.partition("=")[0].removeprefix("--").replace("-", "_")
+    close = difflib.get_close_matches(flag, known, n=1, cutoff=0.6) if word.startswith("--") else []
+    return f"did you mean {_flag(close[0])}?" if close else "see --help"
+
+
 def _together(settings: Settings) -> list[str]:
     room = (settings.stale_polls - 1) * settings.poll_seconds
     if settings.deadline < room:
@@ -318,5 +333,6 @@ def _flags(argv: Sequence[str], faults: list[str]) -> dict[str, str]:
         parser.add_argument(_flag(field.name), dest=field.name, help=text.replace("%", "%%"), **switch)
     parser.add_argument("--version", action="version", version=f"gpuscale-exporter {_version()}")
     given, unknown = parser.parse_known_args(list(argv))
-    faults += [f"unknown argument {word!r}, see --help" for word in unknown]
+    known = [field.name for field in dataclasses.fields(Settings)]
+    faults += [f"unknown argument {word!r}, {_meant(word, known)}" for word in unknown]
     return vars(given)

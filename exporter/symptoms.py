@@ -31,6 +31,7 @@ _CURES_OF_FAULTS = {
 _OTHER_FAULT = (
     "look for NVRM and Xid lines in the kernel log; a restart of this pod helps where only its access was lost"
 )
+_OF_A_FILE = frozenset({"no_file", "bad_file"})
 _NO_DRIVER = frozenset({"library_not_found", "driver_not_loaded"})
 _HOST_PID = "set hostPID: true on the pod (chart: exporter.hostPID), or mount the host's /proc and name it by --proc"
 _LOGS = "mount the host's /var/log/containers read-only at {path} (chart: exporter.hostPID does), or name it by "
@@ -157,7 +158,9 @@ def kubelet(found: Found) -> Check:
 
 
 def _down(name: str, state: SourceState) -> Check:
-    """Take the source's own sentence apart: what is wrong; what helps."""
+    """Take the source's own sentence apart: what is wrong; what helps. Of a simulation's file, all of it is wrong."""
+    if state.reason in _OF_A_FILE:
+        return Check(name, "problem", f"{state.reason}: {state.message}", "correct the file that --simulate names")
     wrong, separator, cure = state.message.partition("; ")
     if not separator:
         return Check(name, "problem", state.reason, state.message)

@@ -12,6 +12,10 @@ class DuplicateKeyError(yaml.YAMLError):
     """A mapping gives a key twice. As text: which key, and in which lines."""
 
 
+class UnreadableError(yaml.YAMLError):
+    """A value can't be what its form or its tag says it is, or stands in too many others. As text: which, and why."""
+
+
 class _Composer(yaml.composer.Composer):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Compose, then compare the keys as written: before ``<<`` adds those that may be overridden."""
@@ -26,7 +30,12 @@ class _Composer(yaml.composer.Composer):
 
 
 class _Loader(_Composer, yaml.SafeLoader):
-    pass
+    def construct_object(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - as PyYAML has it
+        """Construct, and name the line of a value that can't be: no date has a month 13."""
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
+            raise UnreadableError(f"line {node.start_mark.line + 1}: {error}") from error
 
 
 class _TextLoader(_Composer, yaml.BaseLoader):
@@ -34,10 +43,17 @@ class _TextLoader(_Composer, yaml.BaseLoader):
 
 
 def load(text: str) -> Any:
-    """Read one document into plain values. Raises yaml.YAMLError, of which DuplicateKeyError is one."""
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader that only compares keys
+    """Read one document into plain values. Raises yaml.YAMLError, of which the errors here are some."""
+    return _load(text, _Loader)
 
 
 def load_text(text: str) -> Any:
     """Read one document and leave each value the text it is. Raises as ``load`` does."""
-    return yaml.load(text, Loader=_TextLoader)  # noqa: S506 - only text
+    return _load(text, _TextLoader)
+
+
+def _load(text: str, loader: type[_Loader | _TextLoader]) -> Any:
+    try:
+        return yaml.load(text, Loader=loader)  # noqa: S506 - both are safe: plain values, or only text
+    except RecursionError:
+        raise UnreadableError("it is nested too deeply") from None

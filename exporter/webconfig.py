@@ -35,7 +35,8 @@ HEADERS = (
     "X-XSS-Protection",
     "Content-Security-Policy",
 )
-BCRYPT_HASH = re.compile(r"\$2[aby]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
+# each step of the cost doubles the time that one check takes: at 16 it is seconds, at 31 days
+BCRYPT_HASH = re.compile(r"\$2[aby]\$(0[4-9]|1[0-6])\$[./A-Za-z0-9]{53}")
 
 T = TypeVar("T")
 
@@ -101,6 +102,8 @@ def load(path: Path) -> WebConfig:
     top = _section({"": document}, "", _TOP, faults)
     tls = _tls(_section(top, "tls_server_config", (*_TLS, *_NOT_SERVED), faults), path.parent, faults)
     http = _section(top, "http_server_config", _HTTP, faults)
+    if not isinstance(http.get("http2") or False, bool):
+        faults.append("http_server_config: http2 must be true or false")
     users = _users(_section(top, "basic_auth_users", None, faults), faults)
     headers = _headers(_section(http, "headers", HEADERS, faults), faults)
     context = _context(tls, faults)
@@ -149,6 +152,8 @@ def _tls(section: Mapping[str, Any], folder: Path, faults: list[str]) -> Tls | N
         )
     oldest = _one_of(section, "min_version", VERSIONS, ssl.TLSVersion.TLSv1_2, faults)
     newest = _one_of(section, "max_version", VERSIONS, ssl.TLSVersion.MAXIMUM_SUPPORTED, faults)
+    if oldest > newest >= 0:
+        faults.append("tls_server_config: min_version must not be newer than max_version")
     certificate, key = files["cert_file"], files["key_file"]
     if certificate is None or key is None:
         faults.append("tls_server_config: cert_file and key_file are both needed")
@@ -177,13 +182,15 @@ def _one_of(section: Mapping[str, Any], key: str, choices: Mapping[str, T], defa
 
 def _users(section: Mapping[str, Any], faults: list[str]) -> dict[str, bytes]:
     users = {}
+    faults += [f"basic_auth_users: {name} can't be asked for: a colon ends a name" for name in section if ":" in name]
     for name, hashed in section.items():
         if isinstance(hashed, str) and BCRYPT_HASH.fullmatch(hashed):
             users[name] = hashed.encode()
         else:
             # the value is not repeated: it may be a password
             faults.append(
-                f"basic_auth_users: the value of {name} is no bcrypt hash; make one with: htpasswd -nBC 10 {name}"
+                f"basic_auth_users: the value of {name} is no bcrypt hash of a cost from 4 to 16; make one with: "
+                f"htpasswd -nBC 10 {name}"
             )
     if users and _bcrypt_is_missing():
         faults.append("basic_auth_users needs the library bcrypt: pip install 'gpuscale[auth]'")
@@ -200,7 +207,7 @@ def _bcrypt_is_missing() -> bool:
 
 def _headers(section: Mapping[str, Any], faults: list[str]) -> dict[str, str]:
     for name, value in section.items():
-        if not isinstance(value, str) or "\n" in value or "\r" in value:
+        if not isinstance(value, str) or not value.isprintable():
             faults.append(f"headers: {name} must be one line of text")
     return {name: value for name, value in section.items() if value}
 

@@ -14,6 +14,12 @@ TEXTS = (
     "1: one\n'1': text\n",
     "a: [1\n",
     "",
+    "a: 2026-99-99\n",
+    "a: 1\nb: [x, !!int y]\n",
+    "a: !!bool perhaps\n",
+    "a: !!timestamp never\n",
+    f"a: 1{5000 * '0'}\n",
+    100_000 * "[",
 )
 
 

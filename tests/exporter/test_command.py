@@ -111,6 +111,7 @@ def test_an_address_in_use_ends_with_one_line() -> None:
     ("flags", "said"),
     [
         (("--listen", "256.1.1.1:0"), "--listen 256.1.1.1:0: cannot be served on: "),
+        (("--listen", "x..y:0"), "--listen x..y:0: cannot be served on: it is no name of a host: "),
         (
             ("--listen", "127.0.0.1:0", "--address-file", "/missing/folder/a"),
             "--address-file /missing/folder/a: cannot be written: No such file or directory",
@@ -123,6 +124,56 @@ def test_what_cannot_be_opened_is_named_with_its_flag(flags: tuple[str, ...], sa
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"gpuscale-exporter: {said}")
     assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [("explain", "gpuscale_driver_up"), ("doctor", "--simulate", "1xT4"), ("--once",)])
+def test_what_cannot_be_written_is_said_in_one_line(words: tuple[str, ...]) -> None:
+    more = ("--simulate", "1xT4", "--log-level", "error") if words == ("--once",) else ()
+    full = Path("/dev/full")
+    if not full.is_char_device():
+        pytest.skip("this system has no /dev/full")
+    with full.open("w") as output:
+        ended = subprocess.run(
+            (*COMMAND, *words, *more), env=ENVIRONMENT, stdout=output, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert ended.returncode == (1 if more else 2)
+    assert ended.stderr == "gpuscale-exporter: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize("words", [("explain", "gpuscale_driver_up"), ("doctor", "--simulate", "1xT4"), ("--once",)])
+def test_without_an_output_it_ends_as_it_would(words: tuple[str, ...]) -> None:
+    more = ("--simulate", "1xT4", "--log-level", "error") if words == ("--once",) else ()
+    closed = ("/bin/sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, *words, *more)
+    ended = subprocess.run(closed, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_doctor_tells_of_a_gpu_whose_name_is_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "world.json"
+    file.write_text('{"devices": [{"uuid": "GPU-\\ud800", "fault": "lost"}]}')
+    ended = once("doctor", "--simulate", str(file))
+    assert (ended.returncode, ended.stderr) == (1, "")
+    assert "problem  gpu GPU-\\ud800: lost" in ended.stdout
+
+
+def test_an_address_file_that_is_a_link_or_no_file_stays_what_it_is(tmp_path: Path) -> None:
+    link, there = tmp_path / "link", tmp_path / "there"
+    there.touch()
+    link.symlink_to(there)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for path in (link, pipe):
+        argv = ("--simulate", "1xT4", "--listen", "127.0.0.1:0", "--address-file", str(path))
+        with subprocess.Popen((*COMMAND, *argv), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            assert any(" serving node " in line for line in process.stderr)
+            process.terminate()
+    assert os.read(reading, 100).startswith(b"127.0.0.1:")
+    os.close(reading)
+    assert there.read_text().startswith("127.0.0.1:")
+    assert link.is_symlink()
+    assert pipe.is_fifo()
 
 
 def test_a_request_that_is_no_http_leaves_no_traceback(tmp_path: Path) -> None:

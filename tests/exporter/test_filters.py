@@ -84,7 +84,7 @@ async def test_what_a_label_holds_ends_no_line(query: dict[str, tuple[str, ...]]
 async def test_a_series_is_not_lost_because_a_pod_or_a_process_is_called_like_another_gpu(
     dialect: tuple[str, ...], tmp_path: Path
 ) -> None:
-    uuids = ("GPU-a", 'GPU-"b\\', "GPU-c")
+    uuids = ("GPU-a", 'GPU-"b\\\r\ud800', "GPU-c")
     devices = [{"uuid": uuid, "index": at, "utilization_percent": 1} for at, uuid in enumerate(uuids)]
     like_another = dict(zip(uuids, (*uuids[1:], 'x,uuid="GPU-b",gpu_index="1"'), strict=True))
     world = {

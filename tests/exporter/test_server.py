@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -227,6 +228,20 @@ async def test_the_landing_page_says_why_the_driver_is_absent_and_escapes_it(
     page = (await fetch(http, "/"))[1]
     assert b"/nowhere/&lt;b&gt;.json" in page
     assert b"<b>.json" not in page
+
+
+async def test_names_of_bytes_that_are_no_text_are_told_as_a_scrape_tells_them(
+    http: aiohttp.ClientSession, board: Board, tmp_path: Path
+) -> None:
+    file = tmp_path / "world.json"
+    file.write_text('{"driver": "5\\ud800", "devices": [{"uuid": "GPU-\\udcff"}]}')
+    await board.publish(str(file))
+    status, body, headers = await fetch(http, "/")
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert b"5?" in body
+    status, body, headers = await fetch(http, "/metrics?gpu=9")
+    assert (status, body) == (400, b"no GPU 9: known are GPU-?\n")
+    assert headers["Content-Type"] == "text/plain; charset=utf-8"
 
 
 async def test_an_unknown_path_is_not_found_and_a_post_is_refused(http: aiohttp.ClientSession) -> None:

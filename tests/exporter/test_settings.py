@@ -74,6 +74,24 @@ def test_each_setting_can_stand_in_a_file_below_variables_and_flags(
     assert getattr(parse(by_flag, {variable: by_variable}), field.name) == convert(other)
 
 
+def test_an_unknown_flag_is_told_with_the_nearest_right_one() -> None:
+    assert refused("--pol-seconds", "2", "--xyzzy", "word", "--max_series=3") == (
+        "unknown argument '--pol-seconds', did you mean --poll-seconds?",
+        "unknown argument '2', see --help",
+        "unknown argument '--xyzzy', see --help",
+        "unknown argument 'word', see --help",
+        "unknown argument '--max_series=3', did you mean --max-series?",
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [("--poll-seconds", "1_0"), ("--stale-polls", "٣"), ("--max-series", "1_0"), ("--max-series", 5000 * "1")],
+)
+def test_a_number_is_written_in_plain_digits(flag: str, text: str) -> None:
+    assert refused(flag, text)[0].startswith(f"{flag} must be a ")
+
+
 def test_the_file_itself_can_be_named_by_a_variable_and_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_bytes(b"\xef\xbb\xbfnode: n-1\r\n")
@@ -106,7 +124,16 @@ def test_a_key_of_the_file_that_is_given_twice_is_a_fault_in_either_spelling(tmp
     assert refused("--config", str(file)) == (f"{file}: poll_seconds is given twice",)
 
 
-@pytest.mark.parametrize(("text", "words"), [("[", "is no YAML"), ("- a", "lines of key: value"), ("a", "lines of")])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[", "is no YAML"),
+        (100_000 * "[", "is no YAML: it is nested too deeply"),
+        ("- a", "lines of key: value"),
+        ("a", "lines of"),
+        ('node: "a\\0b"', "node must hold no NUL, not 'a\\x00b'"),
+    ],
+)
 def test_a_file_that_holds_no_settings_is_one_fault(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(text)
@@ -133,7 +160,22 @@ def test_an_address_has_a_host_and_a_port(text: str, address: tuple[str, int]) -
     assert parse(["--listen", text], {}).listen == address
 
 
-@pytest.mark.parametrize("text", ["9836", "host:", "host:http", "host:65536", "host:-1", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9836",
+        "host:",
+        "host:http",
+        "host:65536",
+        "host:-1",
+        "",
+        "host:٣",
+        "[::1",
+        "::1]:80",
+        "a[b:1",
+        f"host:{5000 * '1'}",
+    ],
+)
 def test_an_address_without_a_usable_port_is_refused(text: str) -> None:
     assert refused("--listen", text)[0].startswith("--listen must be HOST:PORT")
 

@@ -88,7 +88,7 @@ basic_auth_users:
         "X-Frame-Option is unknown, did you mean X-Frame-Options?",
         "X-XSS-Protection must be one line of text",
         "basic_auth_user is unknown, did you mean basic_auth_users?",
-        "the value of bea is no bcrypt hash; make one with: htpasswd",
+        "the value of bea is no bcrypt hash of a cost from 4 to 16; make one with: htpasswd",
     ):
         assert words in found
     assert "hunter2" not in found
@@ -101,6 +101,13 @@ basic_auth_users:
         ("tls_server_config: [", "no YAML"),
         ("basic_auth_users:\n  ann: x\n  ann: y\n", "line 3: ann is given twice, first in line 2"),
         ("- a\n", "must be a mapping"),
+        ("basic_auth_users:\n  bea: 2026-99-99\n", "no YAML: line 2: month must be in 1..12"),
+        (100_000 * "[", "no YAML: it is nested too deeply"),
+        ("basic_auth_users:\n  'ali:b': x\n", "ali:b can't be asked for: a colon ends a name"),
+        (f"basic_auth_users:\n  ali: $2y$17${53 * 'a'}\n", "the value of ali is no bcrypt hash of a cost from 4 to 16"),
+        ("http_server_config:\n  http2: 7\n", "http2 must be true or false"),
+        ('http_server_config:\n  headers:\n    X-Frame-Options: "a\\0b"\n', "X-Frame-Options must be one line of text"),
+        (TLS + "  min_version: TLS13\n  max_version: TLS12\n", "min_version must not be newer than max_version"),
         ("tls_server_config: yes\n", "must be a mapping"),
         (TLS.replace("server.key", "ca.key"), "can't be used"),
         (TLS.replace("server.crt", "nowhere.crt"), "nowhere.crt is not to be found"),

@@ -6,8 +6,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from controller.cluster import Cluster, Kind, NotFound
 from tests.realparts import cloud, fakenodes
+from tests.realparts.machines import pages
 
 PATIENCE_SECONDS = 60.0
 LOOK_SECONDS = 0.1
@@ -24,6 +27,17 @@ async def until(look: Callable[[], Awaitable[T]], right: Callable[[T], object], 
             return seen
         assert time.monotonic() < end, f"after {seconds:.0f} s there still was {seen!r:.3000}"
         await asyncio.sleep(LOOK_SECONDS)
+
+
+async def usage(cluster: Cluster, namespace: str) -> dict[str, float]:
+    """Read of each pod how busy its exporter says that it is, in percent.
+
+    A pod that has just become ready does nothing yet; an operator that starts then may rightly make it one fewer.
+    """
+    told = (await pages(cluster, namespace)).values()
+    families = (family for page in told for family in text_string_to_metric_families(page))
+    samples = (sample for family in families for sample in family.samples if sample.name == "aom_container_gpu_usage")
+    return {sample.labels["pod"]: sample.value for sample in samples}
 
 
 @contextlib.asynccontextmanager

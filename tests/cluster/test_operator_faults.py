@@ -11,7 +11,7 @@ from controller.cluster import ApiError, Cluster
 from controller.view import WORKLOADS
 from tests.cluster.kubectl import Kubectl
 from tests.cluster.operators import Operators, Write
-from tests.cluster.scenery import deployment, made, node_pool, until, workload_scaler
+from tests.cluster.scenery import deployment, made, node_pool, until, usage, workload_scaler
 from tests.realparts import cloud
 from tests.realparts.controlplane import ControlPlane
 from tests.realparts.machines import Machines
@@ -33,6 +33,7 @@ async def stand(cluster: Cluster, space: str, machines: Machines, **spec: Any) -
     llm = deployment(space, "llm", replicas=2)
     await cluster.create(cloud.DEPLOYMENT, llm, space)
     machines.work[space, "llm"] = 160.0
+    await until(lambda: usage(cluster, space), lambda told: list(told.values()) == [80.0] * 2)
     await cluster.create(WORKLOADS, workload_scaler(llm, **spec), space)
 
 

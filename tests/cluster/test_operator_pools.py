@@ -5,7 +5,7 @@ from typing import Any
 from controller.cluster import NODE, POD, Cluster
 from controller.view import POOLS, WORKLOADS
 from tests.cluster.operators import Operators
-from tests.cluster.scenery import deployment, made, node_pool, pool_scaler, until, workload_scaler
+from tests.cluster.scenery import deployment, made, node_pool, pool_scaler, until, usage, workload_scaler
 from tests.realparts import cloud, fakenodes
 from tests.realparts.machines import Machines
 
@@ -57,6 +57,7 @@ async def test_a_node_that_goes_silent_costs_no_pod_and_no_node(
         await cluster.create(cloud.DEPLOYMENT, llm, space)
         machines.work[space, "llm"] = 300.0
         before = await until(lambda: ready_pods(cluster, space), lambda pods: len(pods) == 4)
+        await until(lambda: usage(cluster, space), lambda told: list(told.values()) == [75.0] * 4)
         names = await nodes(cluster, "gpu")
         await cluster.create(WORKLOADS, workload_scaler(llm, maxReplicas=4), space)
         operators.start()

@@ -10,6 +10,7 @@ import json
 import signal
 import sys
 import time
+import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,26 @@ def daemon_set(namespace: str) -> Object:
         "metadata": {"name": "gpuscale-exporter", "namespace": namespace},
         "spec": {"selector": {"matchLabels": EXPORTER_LABELS}, "template": template},
     }
+
+
+async def pages(cluster: Cluster, namespace: str) -> dict[str, str]:
+    """Read the page of each node's exporter; one that does not answer yet tells nothing."""
+    labels = ",".join(f"{key}={value}" for key, value in EXPORTER_LABELS.items())
+    pods = (await cluster.list(POD, namespace, label_selector=labels)).items
+    addresses = {pod["spec"].get("nodeName"): pod["status"].get("podIP") for pod in pods}
+    return {
+        node: await asyncio.to_thread(_page, f"http://{address}:{PORT}/metrics")
+        for node, address in addresses.items()
+        if node and address
+    }
+
+
+def _page(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 loopback
+            return str(answer.read().decode())
+    except OSError:
+        return ""
 
 
 @dataclass

@@ -1,14 +1,12 @@
 """What the recording rules must say, worked out from the exporters' own pages and the nodes' own labels."""
 
-import asyncio
-import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.cluster import NODE, POD, Cluster
-from tests.realparts.machines import EXPORTER_LABELS, PORT
+from controller.cluster import NODE, Cluster
+from tests.realparts.machines import pages
 from tests.stack.prometheus import Prometheus
 
 NEAR = 1e-6
@@ -33,14 +31,9 @@ class Gpu:
 
 async def gpus(cluster: Cluster, namespace: str) -> list[Gpu]:
     """Read every exporter's page."""
-    labels = ",".join(f"{key}={value}" for key, value in EXPORTER_LABELS.items())
-    pods = (await cluster.list(POD, namespace, label_selector=labels)).items
     pools = {node["metadata"]["name"]: node["metadata"]["labels"]["pool"] for node in (await cluster.list(NODE)).items}
-    found = []
-    for pod in [pod for pod in pods if "podIP" in pod["status"] and pod["spec"]["nodeName"] in pools]:
-        page = await asyncio.to_thread(_page, f"http://{pod['status']['podIP']}:{PORT}/metrics")
-        found += _on_page(page, pools[pod["spec"]["nodeName"]])
-    return found
+    told = await pages(cluster, namespace)
+    return [gpu for node, page in told.items() if node in pools for gpu in _on_page(page, pools[node])]
 
 
 def recorded(found: Iterable[Gpu]) -> Recorded:
@@ -87,15 +80,6 @@ def _of(members: list[Gpu]) -> dict[str, float]:
 
 def _same(one: float | None, other: float | None) -> bool:
     return one is not None and other is not None and abs(one - other) <= NEAR * max(1.0, abs(other))
-
-
-def _page(url: str) -> str:
-    """Read a page; an exporter that does not answer yet tells nothing."""
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 loopback
-            return str(answer.read().decode())
-    except OSError:
-        return ""
 
 
 def _on_page(page: str, pool: str) -> list[Gpu]:

@@ -18,7 +18,7 @@ from exporter import doctor, explain
 from exporter.dialects import Spoken
 from exporter.guard import Guard
 from exporter.kubelet import KubeletAllocations
-from exporter.listener import Listener, read_web_config
+from exporter.listener import Listener, OnceAMinute, read_web_config
 from exporter.owners import ProcessOwners
 from exporter.poller import AllocationSource, Poller, Source
 from exporter.server import Pages, is_worth_logging
@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("aiohttp.server").addFilter(is_worth_logging)
+    logging.getLogger("asyncio").addFilter(OnceAMinute())
     parts = wire(settings)
     try:
         return asyncio.run(once(settings, parts) if settings.once else serve(settings, parts, web_config))

@@ -79,6 +79,8 @@ class Guard:
         self._most = most_requests
         self._check = check
         self._under_way = 0
+        self.heard: set[object] = set()
+        """The connections that have asked something; who closes connections forgets those that are gone."""
         self.take(config)
 
     def take(self, config: WebConfig) -> None:
@@ -91,6 +93,7 @@ class Guard:
 
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+            self.heard.add(request.protocol)
             if request.path in OPEN_PATHS:
                 return await handler(request)
             if self._most and self._under_way >= self._most:

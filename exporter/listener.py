@@ -7,6 +7,7 @@ is exchanged, so no connection is refused; a configuration that is wrong is told
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 from pathlib import Path
 
@@ -20,6 +21,8 @@ log = logging.getLogger("exporter.listener")
 WAITING_CONNECTIONS = 128
 WATCH_SECONDS = 1.0
 HAND_ON_SECONDS = 0.05
+SILENT_SECONDS = 10.0
+"""How long a client may be connected before its first whole request; Prometheus asks at once."""
 Signature = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -38,6 +41,7 @@ class Listener:
         self._behind: socket.socket | None = None
         self._site: web.SockSite | None = None
         self._asked = asyncio.Event()
+        self._since: dict[web.RequestHandler, float] = {}
 
     async def start(self, host: str, port: int) -> None:
         """Serve on an address; port 0 takes a free one. Raises OSError if it can't be had."""
@@ -51,17 +55,28 @@ class Listener:
         self._asked.set()
 
     async def watch(self) -> None:
-        """Look at the files once a second, and when asked, for ever."""
+        """Look at the files and the connections once a second, and when asked, for ever."""
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), WATCH_SECONDS)
             asked = self._asked.is_set()
             self._asked.clear()
+            self.sweep()
             try:
                 await self.look(anew=asked)
             except Exception:
                 # what is served now stays served: a surprise in a changed file must not end the exporter
                 log.exception("the web configuration could not be looked at")
+
+    def sweep(self) -> None:
+        """Close who has long been connected and asked nothing: a process may hold only so many connections open."""
+        server, now = self._runner.server, asyncio.get_running_loop().time()
+        connected = server.connections if server else []
+        self._since = {connection: self._since.get(connection, now) for connection in connected}
+        self._guard.heard.intersection_update(connected)
+        for connection, since in self._since.items():
+            if connection not in self._guard.heard and now - since >= SILENT_SECONDS:
+                connection.force_close()
 
     async def look(self, *, anew: bool = False) -> bool:
         """Use the files if one of them has changed, or anyway. Whether a new configuration is in use."""
@@ -106,6 +121,23 @@ class Listener:
             await old.stop()
         self._config = config
         self.scheme = "https" if config.context else "http"
+
+
+class OnceAMinute(logging.Filter):
+    """Lets one line a minute through about a process that may open no more: asyncio writes one for each who waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told = -math.inf
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        if "out of system resource" not in record.getMessage():
+            return True
+        if record.created - self._told < 60:
+            return False
+        self._told = record.created
+        return True
 
 
 def read_web_config(path: str) -> WebConfig:

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from exporter.__main__ import main
 from exporter.guard import MOST_REMEMBERED, Credentials, Guard
-from exporter.listener import Listener, read_web_config
+from exporter.listener import Listener, OnceAMinute, read_web_config
 from exporter.webconfig import WebConfig, WebConfigError, load
 from tests.realparts import certificates
 
@@ -403,3 +403,44 @@ async def test_a_surprise_in_a_look_at_the_file_does_not_end_the_looking(
     await asyncio.wait_for(looked.wait(), 10)
     watching.cancel()
     assert "embedded null byte" in caplog.text
+
+
+async def test_who_connects_and_never_asks_is_closed_and_who_asked_stays(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.start("")
+    monkeypatch.setattr("exporter.listener.SILENT_SECONDS", 0)
+    silent, half, asking = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(3)]
+    half[1].write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
+    for _ in range(2):
+        asking[1].write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await asking[0].readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+        await asking[0].readuntil(b"ok\n")
+        site.listener.sweep()
+    assert await asyncio.wait_for(silent[0].read(), 10) == b""
+    assert await asyncio.wait_for(half[0].read(), 10) == b""
+    for _, writer in (silent, half, asking):
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_client_has_time_for_its_first_request(site: Site) -> None:
+    await site.start("")
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    site.listener.sweep()
+    site.listener.sweep()
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+    writer.close()
+    await writer.wait_closed()
+
+
+def test_a_process_that_may_open_no_more_says_so_once_a_minute() -> None:
+    lines = OnceAMinute()
+    record = logging.LogRecord("asyncio", logging.ERROR, "", 0, "socket.accept() out of system resource", (), None)
+    written = []
+    for second in (0, 1, 59, 60, 61, 130):
+        record.created = float(second)
+        written.append(lines.filter(record))
+    assert written == [True, False, False, True, False, True]
+    assert lines.filter(logging.LogRecord("asyncio", logging.ERROR, "", 0, "something else", (), None))

@@ -69,6 +69,14 @@ class Checked:
             self._fault(key, "must be a whole number of 0 or more")
         return value or 0
 
+    def quantity(self, key: str) -> float:
+        """Take a number that is there, has an end and is not negative."""
+        value = self._take(key, None)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
+            return value
+        self._fault(key, "must be a number of 0 or more")
+        return 0
+
     def whole(self, key: str, default: object = _REQUIRED) -> int | None:
         """Take a whole number; None only where that is the default."""
         value = self._take(key, default)
@@ -186,7 +194,9 @@ class Checked:
             return self.text(name, default)
         if bool in kinds:
             return self.yes_no(name)
-        return self.number(name) if float in kinds else self.whole(name, default)
+        if needed:
+            return self.quantity(name) if float in kinds else self.natural(name)
+        return self.number(name) if float in kinds else self.whole(name, None)
 
     def _take(self, key: str, default: object) -> object:
         value = self._values.get(key)

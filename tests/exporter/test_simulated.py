@@ -120,6 +120,25 @@ def test_a_number_without_end_is_a_fault_of_its_field(field: str, number: str) -
     assert faults(content).startswith(f"devices[0].{field} (a): must be a whole number, not ")
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("xid", "-1", "must be a whole number of 0 or more, not -1"),
+        ("count", "-1", "must be a whole number of 0 or more, not -1"),
+        ("count", "null", "must be a whole number"),
+        ("last_at", "null", "must be a number of 0 or more"),
+        ("last_at", "NaN", "must be a number of 0 or more, not nan"),
+        ("last_at", "-1", "must be a number of 0 or more, not -1"),
+        ("last_at", "1e308", "must be a number of 0 or more, not 1e+308"),
+    ],
+)
+def test_what_happened_is_counted_and_dated(field: str, value: str, wanted: str) -> None:
+    xid = {"xid": "79", "count": "1", "last_at": "5.5"} | {field: value}
+    told = ",".join(f'"{key}": {text}' for key, text in xid.items())
+    content = f'{{"devices": [{{"uuid": "a", "xids": [{{{told}}}]}}]}}'.encode()
+    assert faults(content).startswith(f"devices[0].xids[0].{field}: {wanted}")
+
+
 @pytest.mark.parametrize("number", [2**64 - 1, 2**64, 1e19])
 def test_what_drivers_say_for_unknown_is_read(number: float) -> None:
     assert parse(world(DEVICE | {"memory_used_bytes": number})).gpus[0].memory_used_bytes == number

@@ -16,6 +16,8 @@ from exporter.readings import ClocksEventReading, GpuReading, MigReading
 _MB = 2**20
 _PIB = 2.0**50
 _COUNT = 2.0**63
+_LATEST = 2.0**40
+"""No clock shows so many Unix seconds."""
 _Samples = dict[Metric, dict[Labels, float]]
 
 # field of GpuReading -> family, divisor, smallest and largest value (in the reading's unit) that can be true
@@ -102,8 +104,9 @@ def board(gpu: GpuReading, node: str, values: _Samples) -> list[str]:
         for metric, field in _LINK_FIELDS:
             _put_count(values, metric, (*labels, str(link.link)), getattr(link, field))
     for event in gpu.xids or ():
-        values[c.XID_EVENTS][(*labels, str(event.xid))] = event.count
-        values[c.XID_LAST][(*labels, str(event.xid))] = event.last_at
+        _put_count(values, c.XID_EVENTS, (*labels, str(event.xid)), event.count)
+        if 0 <= event.last_at < _LATEST:
+            values[c.XID_LAST][(*labels, str(event.xid))] = event.last_at
     _clocks_events(gpu, labels, values)
     return wrong
 

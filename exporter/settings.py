@@ -116,6 +116,9 @@ def _labels(text: str) -> tuple[tuple[str, str], ...]:
     pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
     if not all(equals and name.strip() in SETTABLE for name, equals, _ in pairs):
         raise ValueError(f"must be NAME=VALUE, separated by commas, of the names {', '.join(SETTABLE)}")
+    names = [name.strip() for name, _, _ in pairs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"must name each label once, not {', '.join(twice)} twice")
     return tuple((name.strip(), value.strip()) for name, _, value in pairs)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from exporter.catalogue_boards import MIG, NODE
 from exporter.poller import Poller
-from exporter.readings import AbsentReason
+from exporter.readings import AbsentReason, XidReading
 from exporter.samples_boards import FIELDS
 from exporter.simulated import SimulatedSource, SimulationError, parse
 from tests.exporter.build import gpu, names, published, read, snapshot, values
@@ -139,6 +139,13 @@ async def test_x14_utilisation_of_a_split_gpu_is_absent_and_not_zero(tmp_path: P
     series = await scraped(tmp_path, WHOLE)
     assert values(series, "aom_node_gpu_usage") == []
     assert not [name for name in names(series) if name.startswith("aom_mig") and name.endswith("gpu_usage")]
+
+
+def test_an_xids_count_and_time_that_cannot_be_true_are_not_published() -> None:
+    told = (XidReading(31, 2, 1.7e9), XidReading(48, 2**64 - 1, 2.0**63), XidReading(79, 1, float("nan")))
+    series = published(snapshot(gpu(xids=told)))
+    assert values(series, "aom_node_gpu_xid_events_total") == [2, 1]
+    assert values(series, "aom_node_gpu_xid_last_timestamp_seconds") == [1.7e9]
 
 
 def test_every_counter_stays_a_whole_number_beyond_what_a_float_can_hold() -> None:

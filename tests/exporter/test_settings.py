@@ -241,6 +241,11 @@ def test_an_address_is_shown_as_it_is_written(text: str) -> None:
     assert str(parse(["--listen", text], {}).listen) == text
 
 
+def test_a_label_of_aom_that_is_given_twice_is_refused_and_named() -> None:
+    (fault,) = refused("--aom-labels", "clusterId=a,nodeIP=1,clusterId=b")
+    assert "not clusterId twice" in fault
+
+
 @pytest.mark.parametrize("text", ["nodeIP", "node_ip=1", "=x"])
 def test_a_label_that_aom_does_not_have_is_refused(text: str) -> None:
     assert "clusterId" in refused("--aom-labels", text)[0]

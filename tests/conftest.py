@@ -1,6 +1,7 @@
 """What every test may rely on: the folder of public data, and no skipping in CI."""
 
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -14,6 +15,10 @@ IN_CI = os.environ.get("CI", "").lower() == "true"
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 if IN_CI:
     settings.load_profile("ci")
+
+# a shell that starts a run in the background has it ignore Ctrl-C, and so would every program that a test starts
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def shared_folder(name: str) -> Path:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -23,10 +24,19 @@ def exposition(tmp_path: Path) -> Iterator[bytes]:
     address = tmp_path / "address"
     command = [sys.executable, "-m", "exporter", "--simulate", "2xH100", "--kubelet-socket", ""]
     exporter = Process([*command, "--listen", "127.0.0.1:0", "--address-file", str(address)], tmp_path / "exporter.log")
-    exporter.wait_until(address.is_file, 30)
+    exporter.wait_until(lambda: address.is_file() and is_polled(address), 30)
     with urlopen(f"http://{address.read_text().strip()}/metrics", timeout=5) as answer:
         yield answer.read()
     exporter.end()
+
+
+def is_polled(address: Path) -> bool:
+    """Whether the first poll is finished; until then there is no page."""
+    try:
+        with urlopen(f"http://{address.read_text().strip()}/readyz", timeout=5):
+            return True
+    except HTTPError:
+        return False
 
 
 def complaints(promtool: Path, page: bytes) -> list[str]:

@@ -202,7 +202,8 @@ class TestRendering:
         assert security["capabilities"] == {"drop": ["ALL"]}
         assert security["readOnlyRootFilesystem"] is True
         assert security["runAsUser"] == 0
-        assert [mount["readOnly"] for mount in only["volumeMounts"]] == [True]
+        mounts = {mount["name"]: mount["readOnly"] for mount in only["volumeMounts"]}
+        assert mounts == {"pod-resources": True, "container-logs": True}
         alone = container(helm.render("--set", "exporter.podResources.enabled=false"), "DaemonSet")
         assert alone["securityContext"]["runAsNonRoot"] is True
         assert "--kubelet-socket=" in alone["args"]

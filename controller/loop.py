@@ -22,7 +22,7 @@ from controller.workload_round import WorkloadRound
 log = logging.getLogger(__name__)
 
 GATHER_SECONDS = 0.2
-"""What asks for a pass at once comes in bursts; one pass serves what comes within this time."""
+"""What asks for a pass at once comes in bursts; one pass serves what comes within this time or up to the tick."""
 STALE_VIEW_SECONDS = 5.0
 """A copy of the cluster whose watch has been dead for longer is stale, and stale is missing: hold.
 
@@ -145,5 +145,5 @@ class Loop:
             async with asyncio.timeout(max(0.0, until - self._monotonic())):
                 await self._woken.wait()
         if self._woken.is_set() and not self._stopping:
-            await asyncio.sleep(GATHER_SECONDS)
+            await asyncio.sleep(max(0.0, min(GATHER_SECONDS, until - self._monotonic())))
         self._woken.clear()

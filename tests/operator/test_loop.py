@@ -162,6 +162,19 @@ async def test_a_wake_brings_a_pass_before_the_tick_and_a_stop_ends_the_run() ->
     assert stand.noting.passes == 2
 
 
+async def test_a_wake_right_before_the_tick_does_not_put_the_tick_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.loop.GATHER_SECONDS", 3600.0)
+    stand = Stand(tick_seconds=0.05)
+    running = asyncio.create_task(stand.loop.run())
+    async with asyncio.timeout(30):
+        await stand.noting.passed.wait()
+        stand.noting.passed.clear()
+        stand.loop.wake()
+        await stand.noting.passed.wait()
+        stand.loop.stop()
+        await running
+
+
 async def test_a_pass_that_fails_is_followed_by_another_and_leaves_its_age() -> None:
     stand = Stand(tick_seconds=0.01)
     stand.noting.fails = "plan workloads"

@@ -1,9 +1,10 @@
 """How long from a metric's crossing of its target to the PATCH of the scale, on real parts, for both sources.
 
 The clock starts when the simulated GPUs change and stops when the API server has received the PATCH, by its audit log.
-Between them lie the exporter's poll (1 s), for the query the scrape of Prometheus (1 s), the operator's tick (2 s, the
-default), the decision and, for a shrink, the marks on the victims. These clocks keep their distance for as long as
-the programs run, and that distance alone is worth a second; so exporter and operator are started anew in each round.
+Between them lie the operator's tick (2 s, the default), the decision and, for a shrink, the marks on the victims. The
+exporter's poll (1 s) ends right before the operator reads. For the query there are the poll and the scrape (1 s), at
+whatever distance their clocks have; so exporter and operator are started anew in each round. A shrink right after a
+growth waits longer: what a new pod shows counts from 2 s after it became ready.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from tests.stack.prometheus import INTERVAL_SECONDS, Prometheus
 ROUNDS, CROSSINGS = 10, 4
 TICK_SECONDS = 2
 BAR_SECONDS = 3.0
-"""A poll and a tick add up to 3 s at worst: on a busy machine p95 may pass the bar by the machine's own delays."""
+"""A tick and a poll's lead add up to 2.1 s at worst; the rest is for the work and for a busy machine's delays."""
 BROKEN_SECONDS = 2 * BAR_SECONDS
 """Beyond this it is no delay of a machine: a tick or a poll was lost, or something waits that should not."""
 SMALL, LARGE = 2, 3
@@ -53,6 +54,8 @@ async def test_from_crossing_to_patch(
     with capsys.disabled():
         print(f"\n{'crossing to PATCH':<30}{'crossings':>10}{'p50 s':>8}{'p95 s':>8}{'max s':>8}")
         worst = {name: _report(name, [second for row in rows for second in row[name]]) for name in SOURCES}
+        for name in SOURCES:
+            print(f"{name}: {' '.join(f'{second:.2f}' for row in rows for second in row[name])}")
         met = "met" if worst["direct"] <= BAR_SECONDS else "MISSED"
         print(f"bar: p95 <= {BAR_SECONDS:g} s with direct scrape: {met}")
     assert worst["direct"] <= BROKEN_SECONDS, f"p95 {worst['direct']:.2f} s with direct scrape: something is lost"

@@ -1,8 +1,8 @@
 """How long from a metric's crossing to the PATCH of the scale: the operator, an exporter and the API as processes.
 
-Isolates the product's own part of the way: driver poll (1 s), scrape and decision (tick 2 s), write. The load is a
-simulation file that the real exporter re-reads; the API is the embedded one, in this process. Crossings come at
-random phases. Checks: p95 <= 3 s.
+Isolates the product's own part of the way: the poll, which ends right before the operator reads (poll 1 s, tick 2 s),
+scrape, decision, write. The load is a simulation file that the real exporter re-reads; the API is the embedded one, in
+this process. Crossings come at random phases. Checks: p95 <= 3 s.
 """
 
 import argparse

@@ -98,6 +98,7 @@ class Operator:
             sought=_sought(settings),
             credentials=Credentials(settings.exporter_access),
             deadline_seconds=SCRAPE_SHARE * settings.tick,
+            every_seconds=settings.tick,
             clock=clock,
         )
         self._prometheus = PrometheusServers(

@@ -122,6 +122,7 @@ def _poller(settings: Settings, parts: Parts) -> Poller:
         owners=parts.owners,
         system_memory=_system_memory(settings),
         process_series=settings.process_series,
+        longest_gap_seconds=settings.stale_after_seconds - settings.deadline,
     )
 
 
@@ -158,7 +159,7 @@ async def serve(settings: Settings, parts: Parts, web_config: WebConfig | None =
     """
     stop = asyncio.create_task(_told_to_stop())
     poller = _poller(settings, parts)
-    pages = Pages(lambda: poller.latest, settings.node, settings.stale_after_seconds)
+    pages = Pages(lambda: poller.latest, settings.node, settings.stale_after_seconds, pace=poller.pace)
     web_config = web_config or WebConfig()
     guard = Guard(web_config, settings.max_requests)
     runner = web.AppRunner(pages.app(guard), access_log=None, shutdown_timeout=CLOSE_SECONDS / 2)

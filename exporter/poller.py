@@ -6,6 +6,7 @@ costs the copying of bytes that are ready.
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from exporter.exposition import Body, Demand, Families, Renderer, Texts, finish
 from exporter.health import DEFAULT_POLICY, HealthPolicy
 from exporter.holdings import Holdings, held_at
 from exporter.owners import Matched, ProcessOwners, with_names
+from exporter.pace import Pace
 from exporter.process_metrics import ProcessMetrics
 from exporter.readings import PROCESSES_OFF, AbsentReason, Allocation, GpuReading, Snapshot, SourceState
 from exporter.samples import collect, withdrawn
@@ -106,7 +108,10 @@ class _Pages:
 
 
 class Poller:
-    """Polls in a period of ``period_seconds``; ``latest`` is the last finished poll, None before the first."""
+    """Polls in a period of ``period_seconds``; ``latest`` is the last finished poll, None before the first.
+
+    Who serves it tells ``pace`` of each read.
+    """
 
     def __init__(
         self,
@@ -123,12 +128,13 @@ class Poller:
         system_memory: SystemMemory | None = None,
         *,
         process_series: bool = False,
+        longest_gap_seconds: float = math.inf,
     ) -> None:
         self.latest: Publication | None = None
+        self.pace = Pace(period_seconds, longest_gap_seconds)
         self._source = source
         self._allocations = allocations
         self._node = node
-        self._period = period_seconds
         self._wall = wall
         self._monotonic = monotonic
         self._health_policy = health_policy
@@ -148,7 +154,7 @@ class Poller:
         self._told: set[tuple[str, ...]] = set()
 
     async def run(self) -> str:
-        """Poll until only a new process can go on; returns why. A missed period is left out, not caught up."""
+        """Poll in the rhythm of ``pace`` until only a new process can go on; returns why."""
         due = self._monotonic()
         while True:
             if reason := self._source.needs_restart:
@@ -157,7 +163,7 @@ class Poller:
                 await self.poll()
             except Exception:
                 log.exception("a poll failed; the values age and are withdrawn if this goes on")
-            due = max(due + self._period, self._monotonic())
+            due = self.pace.after(due, self._monotonic())
             await asyncio.sleep(due - self._monotonic())
 
     async def poll(self) -> Publication:

@@ -15,13 +15,17 @@ from aiohttp import http_exceptions, web
 from exporter.exposition import OPENMETRICS_CONTENT_TYPE, TEXT_CONTENT_TYPE
 from exporter.filters import QueryError, select
 from exporter.guard import Guard
+from exporter.pace import HEADER, Pace
 from exporter.poller import Publication
 
 _OPENMETRICS_VERSIONS = {"1.0.0", ""}
 
 
 class Pages:
-    """The HTTP answers. ``latest`` gives the last publication; ``monotonic`` is the clock it was made by."""
+    """The HTTP answers. ``latest`` gives the last publication; ``monotonic`` is the clock it was made by.
+
+    ``pace`` is told of each read, where the polls are to follow them.
+    """
 
     def __init__(
         self,
@@ -29,11 +33,13 @@ class Pages:
         node: str,
         stale_after_seconds: float,
         monotonic: Callable[[], float] = time.monotonic,
+        pace: Pace | None = None,
     ) -> None:
         self._latest = latest
         self._node = node
         self._stale_after = stale_after_seconds
         self._monotonic = monotonic
+        self._pace = pace
 
     def app(self, guard: Guard | None = None) -> web.Application:
         """Build the application with all its routes, behind a guard if there is one."""
@@ -54,10 +60,13 @@ class Pages:
         return self._exposition(request, native=True)
 
     def _exposition(self, request: web.Request, *, native: bool) -> web.Response:
+        now = self._monotonic()
+        if self._pace:
+            self._pace.read(now, request.headers.get(HEADER))
         publication = self._latest()
         if publication is None:
             return web.Response(status=503, text="the first poll is not finished\n", headers={"Retry-After": "1"})
-        age = max(0.0, self._monotonic() - publication.began)
+        age = max(0.0, now - publication.began)
         fresh = publication.native if native else publication.fresh
         body = fresh if age <= self._stale_after else publication.stale
         collectors, gpus = request.query.getall("collect[]", ()), request.query.getall("gpu", ())

@@ -27,7 +27,7 @@ from controller.resources import GROUP
 from controller.sandbox import api, nodepool, scenario
 from controller.sandbox.children import last_line
 from controller.sandbox.display import Display
-from controller.sandbox.exporters import EXPORTER_POLL_SECONDS
+from controller.sandbox.exporters import EXPORTER_GAP_SECONDS
 from controller.sandbox.load import SHORTEST_WAVE_SECONDS, Load, from_file, waves
 from controller.sandbox.operator_process import OperatorProcess
 from controller.sandbox.record import Decisions, Target
@@ -274,7 +274,7 @@ class Stage:
             Served(scenario.NAMESPACE, scenario.WORKLOAD, scenario.POOL),
             lambda now: self.options.load.curve.at(now - self.began) if self.display else 0.0,
             self.folder,
-            reading_age_seconds=EXPORTER_POLL_SECONDS + self.options.tick_seconds,
+            reading_age_seconds=EXPORTER_GAP_SECONDS + self.options.tick_seconds,
         )
         world.warm_up(self.store.clock())
         world.watch_sizes()

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 _METRIC_TYPES = ("", "text/plain", "application/openmetrics-text", "application/octet-stream")
 _ACCEPT = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "gzip"}
 _NATIVE = "/native"
+NEXT_READ_HEADER = "X-Gpuscale-Next-Read-Seconds"
+"""Says when we read again, so that the exporter's poll can end right before."""
 _FIRST_PAUSE_SECONDS = 2.0
 _LONGEST_PAUSE_SECONDS = 15.0
 
@@ -86,13 +88,17 @@ class _Exporter:
 
 
 class Exporters:
-    """Scrapes every address that ``addresses`` names. ``deadline_seconds`` bounds one ``read`` as a whole."""
+    """Scrapes every address that ``addresses`` names. ``deadline_seconds`` bounds one ``read`` as a whole.
+
+    ``every_seconds``: how long after one read the next begins; None = nobody can say.
+    """
 
     def __init__(
         self,
         addresses: Callable[[], Iterable[ExporterFacts]],
         *,
         deadline_seconds: float,
+        every_seconds: float | None = None,
         sought: str = "",
         credentials: Credentials | None = None,
         concurrency: int = 128,
@@ -101,6 +107,7 @@ class Exporters:
     ) -> None:
         self._addresses = addresses
         self._deadline_seconds = deadline_seconds
+        self._headers = _ACCEPT | ({NEXT_READ_HEADER: f"{every_seconds:g}"} if every_seconds else {})
         self._sought = sought
         self._credentials = credentials or Credentials(Access())
         self._concurrency = concurrency
@@ -119,7 +126,7 @@ class Exporters:
             return GpuReadings({}, {one.url: str(error) for one in found}, len(found), {}, self._sought)
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=self._concurrency, keepalive_timeout=60)
-            self._session = aiohttp.ClientSession(connector=connector, headers=_ACCEPT)
+            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
         pages = await asyncio.gather(*(self._page(one, self._session, presented) for one in self._known.values()))
         failures = {one.url: known.failure for one, known in self._known.items() if known.failure}
         own, foreign = _own_nodes(zip(self._known.values(), pages, strict=True))

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from exporter.dialects import Spoken
+from exporter.pace import Pace
 from exporter.poller import Poller
 from exporter.readings import AbsentReason, Allocation, GpuReading, SourceState
 from tests.exporter.build import UP, gpu, holds, names, read, values
@@ -121,6 +122,31 @@ async def test_container_series_end_with_the_allocation() -> None:
     source.held = ()
     series = read((await polling.poll()).fresh.plain.decode())
     assert not [name for name in names(series) if name.startswith("aom_container")]
+
+
+async def test_the_next_poll_begins_when_the_pace_says() -> None:
+    third = asyncio.Event()
+    begins: list[float] = []
+
+    class AtOnce(Pace):
+        def after(self, began: float, now: float) -> float:
+            assert began <= now
+            assert not begins or began == begins[-1]
+            begins.append(now)
+            if len(begins) == 3:
+                third.set()
+            return now
+
+    async def reads() -> Answer:
+        return (gpu(),), UP
+
+    polling = poller(Scripted(reads), period=3600.0)
+    polling.pace = AtOnce(3600.0)
+    task = asyncio.create_task(polling.run())
+    await asyncio.wait_for(third.wait(), 20)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert polling.latest is not None
 
 
 async def test_a_source_that_needs_a_new_process_ends_the_polling_with_its_reason() -> None:

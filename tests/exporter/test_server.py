@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
+from exporter.pace import HEADER, LEAD_SECONDS, Pace
 from exporter.poller import Poller, Publication
 from exporter.readings import GpuReading, SourceState
 from exporter.server import Pages, negotiate
@@ -292,3 +293,14 @@ def test_the_format_follows_the_accept_header(accept: str, *, openmetrics: bool)
 )
 def test_compression_follows_the_accept_encoding_header(encoding: str, *, compressed: bool) -> None:
     assert negotiate("", encoding)[1] is compressed
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/native", "/metrics?collect[]=health"])
+async def test_who_says_when_it_reads_again_moves_the_next_poll(board: Board, path: str) -> None:
+    pace = Pace(1.0)
+    pages = Pages(lambda: board.latest, "node-1", 3.0, monotonic=lambda: board.now, pace=pace)
+    async with TestServer(pages.app()) as server, aiohttp.ClientSession(server.make_url("/")) as session:
+        await fetch(session, path, PLAIN)
+        assert pace.after(0.0, 0.01) == 1.0
+        await fetch(session, path, PLAIN | {HEADER: "1.5"})
+        assert pace.after(0.0, 0.01) == pytest.approx(1.5 - LEAD_SECONDS - 0.01)

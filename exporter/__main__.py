@@ -10,21 +10,15 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from aiohttp import web
 
 from exporter import doctor, explain
-from exporter.dialects import Spoken
 from exporter.guard import Guard
-from exporter.kubelet import KubeletAllocations
 from exporter.listener import Listener, OnceAMinute, read_web_config
-from exporter.owners import ProcessOwners
-from exporter.poller import AllocationSource, Poller, Source
+from exporter.parts import Parts, poller_of, wire
 from exporter.server import Pages, is_worth_logging
 from exporter.settings import Address, Settings, SettingsError, parse
-from exporter.simulated import SimulatedSource
-from exporter.system_memory import SystemMemory
 from exporter.webconfig import WebConfig, WebConfigError
 
 log = logging.getLogger("exporter")
@@ -64,14 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-class Parts(NamedTuple):
-    """Where the poller's readings, allocations and owners of processes come from."""
-
-    source: Source
-    allocations: AllocationSource
-    owners: ProcessOwners | None
-
-
 def _say(command: Callable[[], int]) -> int:
     """Run a command that prints; 2 = what it says can't be written, which is no finding of doctor's."""
     # a name of bytes that are no text must not end it
@@ -93,60 +79,9 @@ def _forget_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def wire(settings: Settings) -> Parts:
-    """Return the parts that the settings ask for."""
-    if settings.simulate:
-        simulated = SimulatedSource(settings.simulate, seed=settings.node)
-        # a simulation tells its processes itself
-        return Parts(simulated, simulated, None)
-    # the driver's library is loaded only where a driver is asked for
-    from exporter.nvml.device import NvmlSource
-
-    source = NvmlSource(
-        settings.deadline, slow_seconds=settings.slow_poll_seconds, detailed=Spoken(settings.dialect).detailed
-    )
-    owners = _owners(settings)
-    signs = owners.signs if owners else lambda: None
-    return Parts(source, KubeletAllocations(settings.kubelet_socket, settings.deadline, signs), owners)
-
-
-def _poller(settings: Settings, parts: Parts) -> Poller:
-    return Poller(
-        parts.source,
-        parts.allocations,
-        settings.node,
-        settings.poll_seconds,
-        health_policy=settings.health_policy,
-        spoken=Spoken(settings.dialect, dict(settings.aom_labels)),
-        most_series=settings.max_series,
-        owners=parts.owners,
-        system_memory=_system_memory(settings),
-        process_series=settings.process_series,
-        longest_gap_seconds=settings.stale_after_seconds - settings.deadline,
-    )
-
-
-def _owners(settings: Settings) -> ProcessOwners | None:
-    if not settings.proc:
-        return None
-    names_wanted = settings.process_series or "nvidia_smi" in settings.dialect
-    return ProcessOwners(
-        Path(settings.proc), Path(settings.container_logs), settings.deadline, names_wanted=names_wanted
-    )
-
-
-def _system_memory(settings: Settings) -> SystemMemory | None:
-    fallback = settings.unified_memory_from_system
-    # a simulated GPU has another machine's memory
-    if settings.simulate and not fallback:
-        return None
-    # the sizes are the machine's in every /proc, so that turning the host's processes off costs none of them
-    return SystemMemory(Path(settings.proc or "/proc"), fallback=fallback)
-
-
 async def once(settings: Settings, parts: Parts) -> int:
     """Poll once and print what a scrape would get."""
-    publication = await _poller(settings, parts).poll()
+    publication = await poller_of(settings, parts).poll()
     print(publication.fresh.plain.decode(), end="", flush=True)
     await _close(parts)
     return 0
@@ -158,7 +93,7 @@ async def serve(settings: Settings, parts: Parts, web_config: WebConfig | None =
     Raises OSError if the address cannot be served on.
     """
     stop = asyncio.create_task(_told_to_stop())
-    poller = _poller(settings, parts)
+    poller = poller_of(settings, parts)
     pages = Pages(lambda: poller.latest, settings.node, settings.stale_after_seconds, pace=poller.pace)
     web_config = web_config or WebConfig()
     guard = Guard(web_config, settings.max_requests)

@@ -15,6 +15,7 @@ from typing import Protocol
 from exporter import symptoms
 from exporter.listener import read_web_config
 from exporter.nvml.library import loaded_library
+from exporter.parts import wire
 from exporter.readings import Allocation, GpuReading, SourceState
 from exporter.settings import Settings, SettingsError, parse
 from exporter.symptoms import Check, Found
@@ -104,9 +105,6 @@ def summary(checks: Sequence[Check]) -> str:
 
 
 async def _look(settings: Settings) -> Found:
-    # here and not above: the driver's binding and gRPC are loaded only where they are asked for
-    from exporter.__main__ import wire
-
     patient = dataclasses.replace(settings, deadline_seconds=max(settings.deadline, LONGEST_FIRST_READ_SECONDS))
     driver, kubelet, _ = wire(patient)
     found, library = await look(driver, kubelet), loaded_library()

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -45,6 +45,8 @@ class Part:
     asked: tuple[str, ...] = ("--version",)
     tested: str = ""
     """A folder whose test binary is the program."""
+    tags: str = field(default="", repr=False)
+    """Build tags, separated by commas."""
 
     @property
     def source(self) -> Path:
@@ -65,7 +67,7 @@ class Part:
         files = [self.source / name for name in ("go.mod", "go.sum", "tools.go")]
         if self.tested:
             files = files[:2] + sorted((self.source / self.tested).glob("*.go"))
-        digest = hashlib.sha256(repr(self).encode())
+        digest = hashlib.sha256(f"{self}{self.tags}".encode())
         for file in files:
             digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
         return digest.hexdigest()[:DIGITS]
@@ -74,7 +76,18 @@ class Part:
         """Give the go command that writes the program to ``out``."""
         verb = ["test", "-c"] if self.tested else ["build"]
         stamps = "".join(f" -X {stamp.format(version=self.version())}" for stamp in self.stamps)
-        return ["go", *verb, "-trimpath", "-ldflags", f"-s -w{stamps}", "-o", str(out), self.package]
+        return [
+            "go",
+            *verb,
+            "-trimpath",
+            "-tags",
+            self.tags,
+            "-ldflags",
+            f"-s -w{stamps}",
+            "-o",
+            str(out),
+            self.package,
+        ]
 
 
 _BASE = "k8s.io/component-base/version"
@@ -82,6 +95,8 @@ _KUBERNETES = "k8s.io/kubernetes"
 _STAMPS = (f"{_BASE}.gitVersion={{version}}", f"{_BASE}.gitMajor=1", f"{_BASE}.gitMinor=36")
 _PROMETHEUS = "github.com/prometheus/prometheus"
 _ALERTMANAGER = "github.com/prometheus/alertmanager"
+_DISCOVERIES = "remove_all_sd,enable_kubernetes_sd"
+"""Targets are found in Kubernetes and in files: the kits of twenty clouds take longer to compile than all else."""
 _SELF = ("github.com/prometheus/common/version.Version={version}",)
 
 
@@ -105,8 +120,8 @@ PARTS = (
         ("helm.sh/helm/v4/internal/version.version={version}",),
         ("version", "--short"),
     ),
-    Part("prometheus", "prometheus", f"{_PROMETHEUS}/cmd/prometheus", _PROMETHEUS, _SELF),
-    Part("promtool", "prometheus", f"{_PROMETHEUS}/cmd/promtool", _PROMETHEUS, _SELF),
+    Part("prometheus", "prometheus", f"{_PROMETHEUS}/cmd/prometheus", _PROMETHEUS, _SELF, tags=_DISCOVERIES),
+    Part("promtool", "prometheus", f"{_PROMETHEUS}/cmd/promtool", _PROMETHEUS, _SELF, tags=_DISCOVERIES),
     Part("amtool", "prometheus", f"{_ALERTMANAGER}/cmd/amtool", _ALERTMANAGER, _SELF),
 )
 BY_NAME = {part.name: part for part in PARTS}

@@ -1,5 +1,6 @@
 """What ``make real-parts`` says and does, without building anything."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -44,6 +45,12 @@ def test_every_program_has_a_pinned_version_and_a_digest_of_its_own() -> None:
     assert all(part.version().startswith("v") for part in build.PARTS)
     assert len({part.digest() for part in build.PARTS}) == len(build.PARTS)
     assert build.BY_NAME["kube-apiserver"].version() == build.BY_NAME["kubectl"].version()
+
+
+def test_a_program_built_with_other_tags_is_another_program(tmp_path: Path) -> None:
+    part = build.BY_NAME["prometheus"]
+    assert part.tags in part.command(tmp_path / "out")
+    assert dataclasses.replace(part, tags="").digest() != part.digest()
 
 
 def test_the_programs_that_are_asked_for_lie_in_one_folder_under_their_names(cache: Path) -> None:

@@ -2,7 +2,7 @@
 
 Why it exists: a reading waits in the exporter until it is read. With phases as they fall that is half a period on
 average and a whole one at worst, at each scale-up. A reader that says when it comes again finds a poll that has just
-ended; the driver is asked as often as before.
+ended; the driver is asked as often as before, and by readers that don't keep their word a third more at worst.
 """
 
 import math

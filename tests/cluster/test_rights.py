@@ -36,7 +36,9 @@ def helm(plane: ControlPlane, tmp_path: Path) -> Helm:
 @pytest.fixture
 def release(helm: Helm, kubectl: Kubectl, space: str) -> Iterator[str]:
     """The chart, installed; its controller is not run by kwok but by us. Gives the account's user name."""
-    helm("install", RELEASE, str(CHART), "--namespace", space, "--set", "exporter.tolerations[0].operator=Exists")
+    # the controller's pod finds no node: on one of the pool's it would keep that node, as any pod does
+    values = "exporter.tolerations[0].operator=Exists,controller.nodeSelector.node=none"
+    helm("install", RELEASE, str(CHART), "--namespace", space, "--set", values)
     yield f"system:serviceaccount:{space}:{RELEASE}"
     kubectl("delete", "gws,gnps", "--all", "-A", "--wait=false")
     helm.uninstall(RELEASE, space)

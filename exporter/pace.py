@@ -2,7 +2,7 @@
 
 Why it exists: a reading waits in the exporter until it is read. With phases as they fall that is half a period on
 average and a whole one at worst, at each scale-up. A reader that says when it comes again finds a poll that has just
-ended; the driver is asked as often as before, and by readers that don't keep their word a third more at worst.
+ended.
 """
 
 import math
@@ -13,8 +13,11 @@ LEAD_SECONDS = 0.1
 """How long before the read a poll is to have ended: what a busy machine adds to a poll, or takes from the way."""
 LONGEST_SECONDS = 60.0
 """Beyond it nobody waits for a fresh value."""
-_EARLIER = 0.25
-"""The part of a step that a poll may come earlier; the rest of the step it may come later."""
+SHORTEST_GAP = 0.7
+"""The part of a period that lies between the begins of two polls at least.
+
+From 1.5 periods on two polls are made, of 0.75 each: what is planned as 0.75 may come a little sooner.
+"""
 
 
 class Pace:
@@ -25,7 +28,7 @@ class Pace:
 
     def __init__(self, period_seconds: float, longest_gap_seconds: float = math.inf) -> None:
         self._period = period_seconds
-        self._latest_shift = max(0.0, longest_gap_seconds - period_seconds)
+        self._longest_gap = max(period_seconds, longest_gap_seconds)
         self._every = 0.0
         self._next_read = 0.0
 
@@ -41,16 +44,19 @@ class Pace:
     def after(self, began: float, now: float) -> float:
         """Return when the poll begins that follows the one that ``began`` and has just ended.
 
-        A period later, or as much before (1/4) or after (3/4) as has one of the coming polls end right before a read.
-        A missed period is left out, not caught up.
+        A period later, or moved so that polls at even distances lead to one that ends right before a read. A missed
+        period is left out, not caught up.
         """
-        due = max(began + self._period, now)
         took = now - began
         awaited = self._every > 0 and now <= self._next_read + self._every
         if not awaited or took > self._period / 2:
-            return due
-        step = min(self._period, self._every)
-        shift = (self._next_read - LEAD_SECONDS - took - due) % step
-        if shift > (1 - _EARLIER) * step:
-            shift -= step
-        return max(due + min(shift, self._latest_shift), now)
+            return max(began + self._period, now)
+        until_read = self._until_read(began + LEAD_SECONDS + took)
+        gap = until_read / max(1, round(until_read / self._period))
+        return max(began + min(gap, self._longest_gap), now)
+
+    def _until_read(self, moment: float) -> float:
+        """Return how long after ``moment`` the first read comes that the next poll can be for."""
+        soonest = moment + SHORTEST_GAP * self._period
+        missed = max(0, math.ceil((soonest - self._next_read) / self._every))
+        return self._next_read + missed * self._every - moment

@@ -53,8 +53,14 @@ def poller_of(settings: Settings, parts: Parts) -> Poller:
         owners=parts.owners,
         system_memory=_system_memory(settings),
         process_series=settings.process_series,
-        longest_gap_seconds=settings.stale_after_seconds - settings.deadline,
+        longest_gap_seconds=_longest_gap(settings),
     )
+
+
+def _longest_gap(settings: Settings) -> float:
+    """Return what lets a GPU hang, or a poll fail, before values are stale; a tenth of a poll is for all else."""
+    stale = settings.stale_after_seconds
+    return min(stale - settings.deadline, stale / 2) - settings.poll_seconds / 10
 
 
 def _owners(settings: Settings) -> ProcessOwners | None:

@@ -23,8 +23,8 @@ Object = dict[str, Any]
 
 NAMESPACE = "gpuscale-system"
 EXPORTER_POLL_SECONDS = 0.5
-EXPORTER_GAP_SECONDS = 1.75 * EXPORTER_POLL_SECONDS
-"""The most between two polls: one may be put off by three quarters, to end right before the operator's next read."""
+EXPORTER_GAP_SECONDS = 1.5 * EXPORTER_POLL_SECONDS
+"""The most between two polls: one may be put off, to end right before the operator's next read."""
 LABELS = {"app.kubernetes.io/name": "gpuscale-exporter"}
 
 

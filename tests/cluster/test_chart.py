@@ -22,6 +22,8 @@ from tests.realparts import cloud, fakenodes
 from tests.realparts.controlplane import ControlPlane
 
 RULES = CHART.parents[1] / "rules"
+NAMES = {"labels", "name", "namespace", "path", "matchNames", "resourceNames", "secretName", "serviceAccountName"}
+NAMES |= {"priorityClassName", "runtimeClassName"}
 EVERYTHING = (
     "serviceMonitor.enabled=true,prometheusRule.enabled=true,controller.podDisruptionBudget.enabled=true,"
     "controller.replicas=2,controller.prometheusSecret=servers,exporter.hostDriverPath=/opt/nvidia,"
@@ -118,6 +120,18 @@ def kinds(objects: dict[tuple[str, str], Any]) -> set[str]:
     return {kind for kind, _ in objects}
 
 
+def names_in(node: Any, key: str = "") -> Iterator[Any]:
+    """Whatever stands where the API wants a name, a path or a label's value."""
+    if isinstance(node, dict):
+        for below, value in node.items():
+            yield from names_in(value, "labels" if key in {"labels", "matchLabels"} else below)
+    elif isinstance(node, list):
+        for value in node:
+            yield from names_in(value, key)
+    elif key in NAMES:
+        yield node
+
+
 class TestRendering:
     def test_the_linter_has_nothing_to_say(self, helm: Helm) -> None:
         said = helm("lint", "--strict", str(CHART))
@@ -145,6 +159,9 @@ class TestRendering:
             ("serviceMonitor.exporter.tlsConfig.serverNme=x", "'serverNme'"),
             ("serviceMonitor.exporter.basicAuth.username=me", "/serviceMonitor/exporter/basicAuth/username"),
             ("exporter.tolerations[0].keys=a", "'keys'"),
+            ("exporter.maxUnavailable=0", "/exporter/maxUnavailable"),
+            ("exporter.maxUnavailable=many", "/exporter/maxUnavailable"),
+            ("controller.podDisruptionBudget.maxUnavailable=101%", "/controller/podDisruptionBudget/maxUnavailable"),
             ("surprise=1", "'surprise'"),
             ("image.repository=", "/image/repository"),
         ],
@@ -192,6 +209,31 @@ class TestRendering:
             for name in ("lf", "crlf")
         ]
         assert rendered[0] == rendered[1]
+
+    @pytest.mark.parametrize("name", ["123", "1e3", "true", "null"])
+    def test_a_name_that_yaml_reads_as_something_else_stays_a_name(self, helm: Helm, name: str) -> None:
+        named = (
+            *("serviceAccount.name", "exporter.priorityClassName", "exporter.runtimeClassName"),
+            *("exporter.webConfig.existingSecret", "controller.exporterAccess.existingSecret"),
+            *("controller.priorityClassName", "controller.prometheusSecret"),
+            *("controller.lease.name", "controller.lease.namespace"),
+        )
+        given = ",".join(f"{key}={name}" for key in named)
+        kept = ("--set", "crds.render=never")
+        rendered = helm.render(*kept, "--set", EVERYTHING, "--set-string", given, release=name, namespace=name)
+        wrong = [(key, text) for key, one in rendered.items() for text in names_in(one) if not isinstance(text, str)]
+        assert wrong == []
+        assert rendered["ServiceAccount", name]["metadata"]["namespace"] == name
+
+    def test_a_release_may_have_a_dot_in_its_name_where_a_service_may_not(self, helm: Helm) -> None:
+        services = [name for kind, name in helm.render(release="a.b") if kind == "Service"]
+        assert services == ["a-b-gpuscale-exporter", "a-b-gpuscale"]
+
+    @pytest.mark.parametrize(("given", "most"), [("0", 0), ("2", 2), ("50%", "50%"), ("null", 1)])
+    def test_no_eviction_at_all_is_what_a_budget_of_0_says(self, helm: Helm, given: str, most: int | str) -> None:
+        budget = "controller.podDisruptionBudget"
+        rendered = helm.render("--set", f"{budget}.enabled=true,{budget}.maxUnavailable={given}")
+        assert rendered["PodDisruptionBudget", "gs-gpuscale"]["spec"]["maxUnavailable"] == most
 
     def test_the_exporter_sees_gpus_and_asks_for_no_more_than_that(self, helm: Helm) -> None:
         only = container(helm.render(), "DaemonSet")

@@ -6,7 +6,8 @@
 {{- define "gpuscale.fullname" -}}
 {{- $name := include "gpuscale.name" . -}}
 {{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
-{{- $full | trunc 50 | trimSuffix "-" -}}
+{{- /* a release may be called a.b, a Service may not */ -}}
+{{- $full | replace "." "-" | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "gpuscale.exporter" -}}{{ include "gpuscale.fullname" . }}-exporter{{- end -}}
@@ -19,19 +20,19 @@
 {{- define "gpuscale.labels" -}}
 app.kubernetes.io/part-of: gpuscale
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{/* The controller finds exporters by app.kubernetes.io/name=gpuscale-exporter, of whatever release. */}}
 {{- define "gpuscale.exporter.selector" -}}
 app.kubernetes.io/name: gpuscale-exporter
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "gpuscale.controller.selector" -}}
 app.kubernetes.io/name: gpuscale
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "gpuscale.image" -}}
@@ -62,7 +63,7 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with $values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with $values.nodeSelector }}
 nodeSelector:

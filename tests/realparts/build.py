@@ -164,6 +164,9 @@ def cache() -> Path:
 
 def unexpected() -> list[str]:
     """Ask each program of KUBEBUILDER_ASSETS for its version; a line for each that is not the pinned one."""
+    folder = os.environ.get(ASSETS)
+    if folder and not Path(folder).is_dir():
+        return [f"{ASSETS}: {folder} is no folder; what is built here is used instead"]
     given = [(part, path) for part in PARTS if (path := _asset(part)) is not None and path.is_file() and part.asked]
     return [line for part, path in given if (line := _disagreement(part, path))]
 
@@ -210,7 +213,10 @@ def _asset(part: Part) -> Path | None:
 
 
 def _disagreement(part: Part, path: Path) -> str:
-    ran = subprocess.run([path, *part.asked], capture_output=True, text=True, check=False, timeout=30)
+    try:
+        ran = subprocess.run([path, *part.asked], capture_output=True, text=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{path}, which {ASSETS} names, cannot be run: {error}"
     said = re.search(r"v?(\d+\.\d+\.\d+)", ran.stdout + ran.stderr)
     pinned = part.version().removeprefix("v")
     if said is not None and said[1] == pinned:

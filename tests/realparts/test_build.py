@@ -83,6 +83,25 @@ def test_programs_of_kubebuilder_assets_come_first_and_an_unexpected_version_is_
     assert line == f"{assets / 'kube-apiserver'} is of version 1.20.0; the tests are written for {pinned}"
 
 
+@pytest.mark.parametrize(("mode", "content"), [(0o644, PROGRAM), (0o755, "no program\n")])
+def test_a_program_of_kubebuilder_assets_that_cannot_run_is_named(
+    mode: int, content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "etcd").write_text(content)
+    (tmp_path / "etcd").chmod(mode)
+    monkeypatch.setenv(build.ASSETS, str(tmp_path))
+    [line] = build.unexpected()
+    assert line.startswith(f"{tmp_path / 'etcd'}, which KUBEBUILDER_ASSETS names, cannot be run: ")
+
+
+def test_a_folder_of_kubebuilder_assets_that_is_not_there_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(build.ASSETS, str(tmp_path / "nowhere"))
+    [line] = build.unexpected()
+    assert line == f"KUBEBUILDER_ASSETS: {tmp_path / 'nowhere'} is no folder; what is built here is used instead"
+
+
 def test_when_all_is_there_nothing_is_built(cache: Path) -> None:
     fill(cache)
     command = [sys.executable, "-m", "tests.realparts.build"]

@@ -96,7 +96,7 @@ _STAMPS = (f"{_BASE}.gitVersion={{version}}", f"{_BASE}.gitMajor=1", f"{_BASE}.g
 _PROMETHEUS = "github.com/prometheus/prometheus"
 _ALERTMANAGER = "github.com/prometheus/alertmanager"
 _DISCOVERIES = "remove_all_sd,enable_kubernetes_sd"
-"""Targets are found in Kubernetes and in files: the kits of twenty clouds take longer to compile than all else."""
+"""Targets are found in Kubernetes and in files: the kits of twenty clouds need not be compiled."""
 _SELF = ("github.com/prometheus/common/version.Version={version}",)
 
 

@@ -210,7 +210,7 @@ class TestRendering:
         ]
         assert rendered[0] == rendered[1]
 
-    @pytest.mark.parametrize("name", ["123", "1e3", "true", "null"])
+    @pytest.mark.parametrize("name", ["123", "true", "null"])
     def test_a_name_that_yaml_reads_as_something_else_stays_a_name(self, helm: Helm, name: str) -> None:
         named = (
             *("serviceAccount.name", "exporter.priorityClassName", "exporter.runtimeClassName"),

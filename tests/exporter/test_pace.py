@@ -6,6 +6,8 @@ import random
 import pytest
 
 from exporter.pace import LEAD_SECONDS, LONGEST_SECONDS, SHORTEST_GAP, Pace
+from exporter.parts import poller_of, wire
+from exporter.settings import parse
 
 TOOK = 0.02
 
@@ -105,6 +107,17 @@ def test_a_poll_comes_no_later_than_lets_a_gpu_hang_before_values_are_stale() ->
     tight = Pace(1.0, longest_gap_seconds=0.9)
     tight.read(0.0, "1.6")
     assert tight.after(0.0, TOOK) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("words", "longest"),
+    [((), 1.4), (("--stale-polls", "2"), 1.0), (("--deadline-seconds", "1.8"), 1.1)],
+)
+def test_settings_leave_room_for_a_gpu_that_hangs_or_a_poll_that_fails(words: tuple[str, ...], longest: float) -> None:
+    settings = parse(["--simulate", "1xT4", *words], {})
+    pace = poller_of(settings, wire(settings)).pace
+    pace.read(0.0, "1.59")
+    assert pace.after(0.0, TOOK) == pytest.approx(longest)
 
 
 def test_a_poll_never_begins_in_the_past() -> None:
